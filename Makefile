@@ -1,0 +1,53 @@
+# Every target sets up what it needs: a virtual environment in .venv with this checkout and the
+# versions of constraints.txt. `make help` lists the targets.
+
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+BUILD_INPUTS := pyproject.toml constraints.txt CMakeLists.txt $(wildcard src/fast_lapsum/cpu/*.?pp)
+
+# Constrains the isolated build environment too (newer pip reads the second name for that).
+export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
+export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+# The first Python on the path that is new enough and can make virtual environments.
+PYTHON ?= $(firstword $(foreach name,python3 python3.14 python3.13 python3.12 python3.11 python3.10 python,\
+  $(shell $(name) -c 'import sys, venv, ensurepip; print("$(name)" * (sys.version_info >= (3, 10)))' 2>/dev/null)))
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo lint test test-slow bench-cpu clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(INSTALLED) ## the virtual environment, with this checkout installed in place
+
+$(INSTALLED): $(BUILD_INPUTS)
+	@test -n "$(PYTHON)" || { echo "error: no Python >= 3.10 with venv and ensurepip on PATH;" \
+	  "install one (Debian: python3 python3-venv) or say make PYTHON=/path/to/python" >&2; exit 1; }
+	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	@touch $@
+
+demo: $(INSTALLED) ## an exact soft top-k over a million scores, timed, with a picture
+	$(BIN)/fast-lapsum demo
+
+lint: $(INSTALLED) ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint ## lint, doctests and every test not marked slow
+	$(BIN)/python -m pytest
+
+test-slow: lint ## lint, doctests and every test
+	$(BIN)/python -m pytest -m ""
+
+bench-cpu: $(INSTALLED) ## the CPU benchmark, into results/cpu.json
+	$(BIN)/fast-lapsum bench cpu
+
+clean: ## remove everything made here, the virtual environment included
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis fast-lapsum-demo.png
+	rm -f src/fast_lapsum/cpu/_lapsum.*
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

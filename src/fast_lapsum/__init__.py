@@ -1,0 +1,23 @@
+"""Exact-budget differentiable top-k: a soft mask whose mass is exactly k, at any scale."""
+
+from . import nn
+from .functional import (
+    hard_topk_mask,
+    lapsum,
+    log_soft_topk,
+    sample_topk,
+    soft_topk,
+    threshold,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "hard_topk_mask",
+    "lapsum",
+    "log_soft_topk",
+    "nn",
+    "sample_topk",
+    "soft_topk",
+    "threshold",
+]

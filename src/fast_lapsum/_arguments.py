@@ -1,0 +1,133 @@
+"""Checks of what a caller passes: every error names the argument, its value and what is expected.
+
+Nothing here looks at the numbers inside a tensor unless ``validate=True`` asks for it: on a GPU
+that would wait for the device.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+FLOATING = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64))
+
+
+def check_scores(scores: Tensor, dim: int) -> int:
+    """The selected dimension counted from the front."""
+    if not isinstance(scores, Tensor):
+        raise TypeError(f"scores must be a torch.Tensor, got {type(scores).__name__}")
+    if scores.dtype not in FLOATING:
+        raise TypeError(
+            "scores must be float16, bfloat16, float32 or float64, got "
+            f"{str(scores.dtype).removeprefix('torch.')}"
+        )
+    if isinstance(dim, bool) or not isinstance(dim, int):
+        raise TypeError(f"dim must be an int, got {type(dim).__name__}")
+    dims = scores.dim()
+    if dims == 0:
+        raise ValueError("scores must have at least one dimension, got a scalar tensor")
+    if not -dims <= dim < dims:
+        raise ValueError(
+            f"dim must lie in [{-dims}, {dims - 1}] for scores of shape {tuple(scores.shape)}, "
+            f"got dim={dim}"
+        )
+    return dim % dims
+
+
+def check_number(name: str, value: object) -> float:
+    """A real number as a float."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, torch.SymInt, torch.SymFloat)):
+        try:
+            return float(value.__float__())  # type: ignore[attr-defined]
+        except (AttributeError, TypeError):
+            pass
+        raise TypeError(f"{name} must be a number or a tensor, got {type(value).__name__}")
+    return value  # type: ignore[return-value]
+
+
+def check_budget_number(k: float, count: int, hard: bool) -> None:
+    """0 <= k <= count, and k whole where the mask is hard."""
+    if not 0 <= k <= count:
+        raise ValueError(f"k must lie in [0, {count}] for {count} scores per row, got k={k}")
+    if hard and k != int(k):
+        raise ValueError(f"k must be a whole number for a hard mask of exactly k ones, got k={k}")
+
+
+def check_temperature_number(temperature: float) -> None:
+    """0 <= temperature < inf."""
+    if not 0 <= temperature < math.inf:
+        raise ValueError(
+            f"temperature must be finite and at least 0, got temperature={temperature}"
+        )
+
+
+def check_per_row(name: str, value: Tensor, scores: Tensor, rows_shape: torch.Size) -> Tensor:
+    """A real tensor on the scores' device with one value per row, as a view where possible."""
+    if value.is_complex():
+        raise TypeError(f"{name} must be real, got {str(value.dtype).removeprefix('torch.')}")
+    if value.device != scores.device:
+        if value.dim() > 0:
+            raise ValueError(
+                f"{name} must be on the device of scores ({scores.device}), got {value.device}"
+            )
+        value = value.to(scores.device, non_blocking=True)
+    value = value.to(torch.float32 if scores.device.type == "mps" else torch.float64)
+    if value.shape == rows_shape:
+        return value
+    try:
+        return value.expand(rows_shape)
+    except RuntimeError:
+        raise ValueError(
+            f"{name} must broadcast to the shape of scores without dim, {tuple(rows_shape)}, "
+            f"got shape {tuple(value.shape)}"
+        ) from None
+
+
+def check_mask(mask: Tensor, scores: Tensor) -> Tensor:
+    """A boolean tensor expanded to the scores' shape; True marks the scores that take part."""
+    if not isinstance(mask, Tensor):
+        raise TypeError(f"mask must be a torch.Tensor, got {type(mask).__name__}")
+    if mask.dtype != torch.bool:
+        raise TypeError(f"mask must be bool, got {str(mask.dtype).removeprefix('torch.')}")
+    if mask.device != scores.device:
+        raise ValueError(
+            f"mask must be on the device of scores ({scores.device}), got {mask.device}"
+        )
+    try:
+        return mask.expand(scores.shape)
+    except RuntimeError:
+        raise ValueError(
+            f"mask must broadcast to the shape of scores, {tuple(scores.shape)}, "
+            f"got shape {tuple(mask.shape)}"
+        ) from None
+
+
+def check_values(
+    scores: Tensor,
+    budget: Tensor | float,
+    temperature: Tensor | float,
+    mask: Tensor | None,
+    hard: bool,
+) -> None:
+    """``validate=True``: look at the numbers and raise for the first row that has no answer."""
+    valid = scores != -math.inf if mask is None else (scores != -math.inf) & mask
+    counts = valid.sum(-1)
+    k = torch.as_tensor(budget, device=scores.device).expand(counts.shape)
+    t = torch.as_tensor(temperature, device=scores.device).expand(counts.shape)
+    _raise_first(~((k >= 0) & (k <= counts)), "k", k, "lie in [0, number of valid scores]", counts)
+    if hard:
+        _raise_first(k != k.floor(), "k", k, "be a whole number for a hard mask", None)
+    _raise_first(~((t >= 0) & (t < math.inf)), "temperature", t, "be finite and at least 0", None)
+
+
+def _raise_first(
+    bad: Tensor, name: str, values: Tensor, expectation: str, counts: Tensor | None
+) -> None:
+    if not bool(bad.any()):
+        return
+    where = tuple(int(i) for i in bad.nonzero()[0])
+    row = f" in row {where}" if where else ""
+    limit = "" if counts is None else f" = [0, {int(counts[where])}]"
+    raise ValueError(f"{name} must {expectation}{limit}, got {name}={values[where].item()}{row}")

@@ -1,0 +1,193 @@
+"""The two operators as PyTorch sees them: schemas, shapes for tracing, and the choice of backend.
+
+Rows lie along the last dimension of ``scores``, whatever its strides. Budget and temperature come
+either as a tensor with one value per row or as a number, so that a plain call builds no tensor.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .cpu import kernel
+from .solvers import backend as plain
+from .solvers.backend import compute_dtype
+
+NAMESPACE = "fast_lapsum"
+
+torch.library.define(
+    f"{NAMESPACE}::soft_topk",
+    "(Tensor scores, Tensor? budget, float budget_number, Tensor? temperature,"
+    " float temperature_number, Tensor? mask, Tensor? warm_start, bool largest, bool hard,"
+    " ScalarType out_dtype, str solver) -> (Tensor, Tensor)",
+)
+torch.library.define(
+    f"{NAMESPACE}::soft_topk_backward",
+    "(Tensor grad, Tensor scores, Tensor? temperature, float temperature_number, Tensor? mask,"
+    " Tensor threshold, bool largest, bool per_row) -> (Tensor, Tensor, Tensor)",
+)
+
+
+def soft_topk(
+    scores: Tensor,
+    budget: Tensor | None,
+    budget_number: float,
+    temperature: Tensor | None,
+    temperature_number: float,
+    mask: Tensor | None,
+    warm_start: Tensor | None,
+    largest: bool,
+    hard: bool,
+    out_dtype: torch.dtype,
+    solver: str,
+) -> tuple[Tensor, Tensor]:
+    """Mask in ``out_dtype`` and threshold pairs [..., 2], on the fastest backend there is."""
+    if solver == "auto":
+        if kernel.supports(scores):
+            return kernel.forward(
+                scores,
+                budget,
+                budget_number,
+                temperature,
+                temperature_number,
+                mask,
+                warm_start,
+                largest,
+                hard,
+                out_dtype,
+            )
+        solver = "two_exponential"
+    return plain.forward(
+        scores,
+        _per_row(budget, budget_number, scores),
+        _per_row(temperature, temperature_number, scores),
+        mask,
+        warm_start,
+        largest,
+        hard,
+        out_dtype,
+        solver,
+    )
+
+
+def soft_topk_backward(
+    grad: Tensor,
+    scores: Tensor,
+    temperature: Tensor | None,
+    temperature_number: float,
+    mask: Tensor | None,
+    threshold: Tensor,
+    largest: bool,
+    per_row: bool,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Gradients for scores (in their dtype), and with ``per_row`` for budget and temperature."""
+    if kernel.supports(scores) and kernel.supports(grad):
+        return kernel.backward(
+            grad, scores, temperature, temperature_number, mask, threshold, largest, per_row
+        )
+    temperatures = _per_row(temperature, temperature_number, scores)
+    grads = plain.backward(grad, scores, temperatures, mask, threshold, largest)
+    return grads if per_row else (grads[0], None, None)
+
+
+def _soft_topk_backward_tensors(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """The same as an operator must have it: empty tensors for what was not asked for."""
+    d_scores, d_budget, d_temperature = soft_topk_backward(*args)
+    if d_budget is None or d_temperature is None:
+        return d_scores, *_no_rows(d_scores)
+    return d_scores, d_budget, d_temperature
+
+
+# Registered by a call: as a decorator it would put nothing in the functions' place.
+torch.library.impl(f"{NAMESPACE}::soft_topk", "default", soft_topk)
+torch.library.impl(f"{NAMESPACE}::soft_topk_backward", "default", _soft_topk_backward_tensors)
+
+
+@torch.library.register_fake(f"{NAMESPACE}::soft_topk")
+def _(
+    scores: Tensor,
+    budget: Tensor | None,
+    budget_number: float,
+    temperature: Tensor | None,
+    temperature_number: float,
+    mask: Tensor | None,
+    warm_start: Tensor | None,
+    largest: bool,
+    hard: bool,
+    out_dtype: torch.dtype,
+    solver: str,
+) -> tuple[Tensor, Tensor]:
+    threshold = scores.new_empty((*scores.shape[:-1], 2), dtype=compute_dtype(scores.dtype))
+    return torch.empty_like(scores, dtype=out_dtype), threshold
+
+
+@torch.library.register_fake(f"{NAMESPACE}::soft_topk_backward")
+def _(
+    grad: Tensor,
+    scores: Tensor,
+    temperature: Tensor | None,
+    temperature_number: float,
+    mask: Tensor | None,
+    threshold: Tensor,
+    largest: bool,
+    per_row: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    if not per_row:
+        return torch.empty_like(scores), *_no_rows(scores)
+    d_budget = scores.new_empty(scores.shape[:-1], dtype=row_dtype(scores))
+    return torch.empty_like(scores), d_budget, torch.empty_like(d_budget)
+
+
+def row_dtype(scores: Tensor) -> torch.dtype:
+    """The dtype of budgets, temperatures and their gradients."""
+    return torch.float32 if scores.device.type == "mps" else torch.float64
+
+
+def _no_rows(scores: Tensor) -> tuple[Tensor, Tensor]:
+    nothing = scores.new_empty((0,), dtype=row_dtype(scores))
+    return nothing, nothing.clone()
+
+
+def _per_row(values: Tensor | None, number: float, scores: Tensor) -> Tensor:
+    if values is not None:
+        return values
+    return scores.new_full(scores.shape[:-1], number, dtype=row_dtype(scores))
+
+
+def _vmap_soft_topk(info, in_dims, *args):  # type: ignore[no-untyped-def]
+    scores, budget, temperature, mask, warm_start = _batch_first(
+        info.batch_size, in_dims, args, (0, 1, 3, 5, 6)
+    )
+    out = torch.ops.fast_lapsum.soft_topk(
+        scores, budget, args[2], temperature, args[4], mask, warm_start, *args[7:]
+    )
+    return out, (0, 0)
+
+
+def _vmap_soft_topk_backward(info, in_dims, *args):  # type: ignore[no-untyped-def]
+    grad, scores, temperature, mask, threshold = _batch_first(
+        info.batch_size, in_dims, args, (0, 1, 2, 4, 5)
+    )
+    out = torch.ops.fast_lapsum.soft_topk_backward(
+        grad, scores, temperature, args[3], mask, threshold, args[6], args[7]
+    )
+    return out, (0, 0, 0) if args[7] else (0, None, None)
+
+
+def _batch_first(batch_size, in_dims, args, which):  # type: ignore[no-untyped-def]
+    """The tensor arguments with the mapped dimension first, as one more dimension of rows."""
+    moved = []
+    for index in which:
+        value, dim = args[index], in_dims[index]
+        if value is not None:
+            value = (
+                value.expand(batch_size, *value.shape) if dim is None else value.movedim(dim, 0)
+            )
+        moved.append(value)
+    return moved
+
+
+torch.library.register_vmap(f"{NAMESPACE}::soft_topk", _vmap_soft_topk)
+torch.library.register_vmap(f"{NAMESPACE}::soft_topk_backward", _vmap_soft_topk_backward)

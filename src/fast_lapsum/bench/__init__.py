@@ -1,0 +1,1 @@
+"""Measurements: timings with their environment, parity before speed, tables and pictures."""

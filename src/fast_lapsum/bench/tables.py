@@ -1,0 +1,104 @@
+"""Results records as tables for a terminal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+
+def milliseconds(seconds: float) -> str:
+    """A time with three digits that count.
+
+    >>> milliseconds(0.0123456), milliseconds(1.23456e-5)
+    ('12.3 ms', '0.0123 ms')
+    """
+    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds * 1e3:.0f} ms"
+
+
+def environment_table(environment: dict[str, Any]) -> Table:
+    """Versions, hardware and the backend that a call takes."""
+    table = Table(title="fast-lapsum", show_header=False, title_justify="left")
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    backend = environment["cpu_backend"]
+    rows = {
+        "version": environment["fast_lapsum"],
+        "commit": environment["commit"] or "not in a git checkout",
+        "Python": environment["python"],
+        "torch": environment["torch"],
+        "triton": environment["triton"] or "not installed",
+        "system": environment["os"],
+        "CPU": f"{environment['cpu'] or 'unknown'}, {environment['cores']} cores",
+        "threads": f"{environment['threads']}, load average {environment['load_average'] or 0:.1f}",
+        "a CPU call takes": backend["description"],
+        "GPU": ", ".join(environment["gpus"]) or "none",
+    }
+    if backend["path"]:
+        rows["kernel file"] = backend["path"]
+    if environment["gpus"]:
+        rows["GPU driver"] = environment["gpu_driver"] or "unknown"
+        rows["a GPU call takes"] = "plain torch"
+    for name, value in rows.items():
+        table.add_row(name, str(value))
+    return table
+
+
+def timings_table(record: dict[str, Any]) -> Table:
+    """Median time per call of every case and peer."""
+    names = list(record["cases"][0]["timings"])
+    table = Table(title="Median time per call", title_justify="left")
+    table.add_column("")
+    for case in record["cases"]:
+        table.add_column(case["case"], justify="right")
+    for name in names:
+        table.add_row(
+            name, *(milliseconds(case["timings"][name]["p50"]) for case in record["cases"])
+        )
+    return table
+
+
+def bars_table(record: dict[str, Any]) -> Table:
+    """Every bar with what was measured, met or missed."""
+    table = Table(title="Bars", title_justify="left")
+    for header in ("case", "t", "soft_topk against", "measured", "limit", ""):
+        table.add_column(
+            header, justify="right" if header in ("t", "measured", "limit") else "left"
+        )
+    for case in record["cases"]:
+        for bar in case["bars"]:
+            table.add_row(
+                case["case"],
+                f"{bar['temperature']:g}",
+                f"{bar['ours']}, {bar['peer'].removesuffix(' ' + bar['ours'])}: {bar['sense']}",
+                f"{bar['ratio']:.2f}",
+                f"{bar['limit']:g}",
+                _verdict(bar["met"]),
+            )
+    for entry in record["memory"]:
+        if entry["measured"]:
+            for part, share in entry["share_of_input"].items():
+                table.add_row(
+                    f"n = {entry['n']:,}",
+                    f"{entry['temperature']:g}",
+                    f"{part}: peak memory beyond the output, share of the input, at most",
+                    f"{share:.1%}",
+                    f"{entry['limit']:.0%}",
+                    _verdict(share <= entry["limit"]),
+                )
+    for entry in record["determinism"]:
+        threads = ", ".join(map(str, entry["thread_counts"]))
+        table.add_row(
+            " x ".join(f"{size:,}" for size in entry["shape"]),
+            f"{entry['temperature']:g}",
+            f"same bits over repeated runs on {threads} threads",
+            "same" if entry["met"] else "differ",
+            "same",
+            _verdict(entry["met"]),
+        )
+    return table
+
+
+def _verdict(met: bool) -> Text:
+    return Text("met", style="green") if met else Text("missed", style="bold red")

@@ -1,0 +1,224 @@
+"""The command line: ``fast-lapsum info``, ``fast-lapsum demo`` and ``fast-lapsum bench cpu``."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+import fast_lapsum
+
+from .bench import cpu, demo, environment, tables
+from .bench.parity import ParityError
+from .bench.results import finished_file, write_json
+
+app = typer.Typer(
+    help="Exact-budget differentiable top-k at the price of a softmax.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+)
+bench_app = typer.Typer(help="Benchmarks: parity first, peers in the same run, one results file.")
+app.add_typer(bench_app, name="bench", no_args_is_help=True)
+console = Console()
+
+
+def _whole(at_least: int) -> Callable[[str], int]:
+    """A parser whose errors, unlike the built-in ones, say what was given."""
+
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = at_least - 1
+        if value < at_least:
+            raise typer.BadParameter(f"'{text}' is not a whole number of at least {at_least}.")
+        return value
+
+    return parse
+
+
+def _positive(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise typer.BadParameter(f"'{text}' is not a finite number above 0.")
+    return value
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        console.print(f"fast-lapsum {fast_lapsum.__version__}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """Exact-budget differentiable top-k at the price of a softmax."""
+
+
+@app.command()
+def info(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Show versions, devices, and the backend that a call takes here."""
+    found = environment.describe()
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+    else:
+        console.print(tables.environment_table(found))
+
+
+@app.command(
+    name="demo",
+    epilog="Example: fast-lapsum demo --n 200000 --k 1000 --temperature 0.05 --out mask.png",
+)
+def run_demo(
+    n: Annotated[
+        int, typer.Option(help="How many scores.", parser=_whole(at_least=2), metavar="INTEGER")
+    ] = 1_000_000,
+    k: Annotated[
+        float | None,
+        typer.Option(
+            help="The budget, 0 < k < n, may be fractional; n/16 by default.",
+            parser=_positive,
+            metavar="NUMBER",
+        ),
+    ] = None,
+    temperature: Annotated[
+        float,
+        typer.Option(help="Large is soft, small is hard.", parser=_positive, metavar="NUMBER"),
+    ] = 0.1,
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda or cuda:1; the best one here by default.")
+    ] = None,
+    seed: Annotated[
+        int,
+        typer.Option(
+            help="Seed of the random scores.", parser=_whole(at_least=0), metavar="INTEGER"
+        ),
+    ] = 0,
+    out: Annotated[Path, typer.Option(help="Where the picture goes (PNG).", dir_okay=False)] = Path(
+        "fast-lapsum-demo.png"
+    ),
+) -> None:
+    """Run an exact soft top-k over a million scores, time it beside its peers, and draw it.
+
+    Prints the budget error in float64 and the median times of soft_topk, torch.softmax,
+    torch.topk and torch.sort, measured in turns on the same scores.
+    """
+    budget = n / 16 if k is None else k
+    if not budget < n:
+        raise typer.BadParameter(f"{budget:g} is not below n = {n}.", param_hint="--k")
+    if not out.parent.is_dir():
+        raise typer.BadParameter(f"the folder {out.parent} does not exist.", param_hint="--out")
+    chosen = _device(device)
+    with console.status("starting") as status:
+        found = demo.run(
+            n, budget, temperature, chosen, seed, report=lambda step: status.update(step)
+        )
+    _print_demo(found, budget, temperature, chosen)
+    if find_spec("matplotlib") is None:
+        remedy = escape('pip install "fast-lapsum[bench]"')
+        console.print(
+            f"[yellow]No picture: matplotlib is missing.[/] Get it with {remedy}", soft_wrap=True
+        )
+        return
+    from .bench import plots
+
+    with console.status("drawing"), finished_file(out) as unfinished:
+        plots.draw_masks(found.scores, budget, unfinished)
+    console.print(f"Picture: {out}", highlight=False, soft_wrap=True)
+
+
+@bench_app.callback()
+def bench() -> None:
+    """Benchmarks: parity first, peers in the same run, one results file."""
+
+
+@bench_app.command(name="cpu", epilog="Example: fast-lapsum bench cpu --repeats 50 --out cpu.json")
+def bench_cpu(
+    repeats: Annotated[
+        int,
+        typer.Option(help="Samples of each timing.", parser=_whole(at_least=1), metavar="INTEGER"),
+    ] = 25,
+    out: Annotated[Path, typer.Option(help="The results file (JSON).", dir_okay=False)] = Path(
+        "results/cpu.json"
+    ),
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Tiny shapes, to try the benchmark itself.")
+    ] = False,
+) -> None:
+    """Time soft_topk on this CPU beside torch.softmax, torch.topk and torch.sort.
+
+    Every case is first checked against the float64 reference: where that fails, nothing is timed,
+    nothing is written, and the exit code is 1.
+    """
+    try:
+        with console.status("starting") as status:
+            record = cpu.run(repeats=repeats, quick=quick, report=lambda step: status.update(step))
+    except ParityError as error:
+        Console(stderr=True).print(f"[bold red]Parity failed:[/] {escape(str(error))}")
+        raise typer.Exit(1) from error
+    write_json(out, record)
+    console.print(tables.environment_table(record["environment"]))
+    console.print(tables.timings_table(record))
+    console.print(tables.bars_table(record))
+    console.print(f"Results: {out}", highlight=False, soft_wrap=True)
+
+
+def _device(name: str | None) -> torch.device:
+    if name is None:
+        return environment.best_device()
+    available = ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
+    if name not in available and not (name == "cuda" and len(available) > 1):
+        raise typer.BadParameter(
+            f"'{name}' is not available; expected one of: {', '.join(available)}.",
+            param_hint="--device",
+        )
+    return torch.device(name)
+
+
+def _print_demo(found: demo.Demo, budget: float, temperature: float, device: torch.device) -> None:
+    n = found.scores.numel()
+    console.print(
+        f"soft top-k of {n:,} scores on {device}, k = {budget:,.10g}, t = {temperature:g}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    table = Table()
+    table.add_column("median of one call")
+    table.add_column("time", justify="right")
+    table.add_column("soft_topk is", justify="right")
+    for name, timing in found.timings.items():
+        ours = "soft_topk, with backward" if name.endswith("backward") else "soft_topk"
+        ratio = timing.p50 / found.timings[ours].p50
+        verdict = f"{ratio:.1f}x faster" if ratio >= 1 else f"{1 / ratio:.1f}x slower"
+        table.add_row(name, tables.milliseconds(timing.p50), "" if name == ours else verdict)
+    console.print(table)
+    console.print(
+        f"Budget: sum p - k = {found.budget_error:+.3g} in float64, "
+        f"{abs(found.budget_error) / budget:.1e} of k.",
+        f"\nGradient: reaches {found.scores_with_gradient:,} of {n:,} scores and sums to "
+        f"{found.gradient_sum:+.1e}: raising one score takes from the others.",
+        highlight=False,
+        soft_wrap=True,
+    )

@@ -1,0 +1,1 @@
+"""The C++ kernel for CPUs and its loader."""

@@ -1,0 +1,191 @@
+"""Calls the compiled kernel: describes tensors by pointer and stride, copies nothing."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterable, Iterator
+
+import torch
+from torch import Tensor
+
+from . import loader
+
+_DTYPE = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3}
+#: struct Call of lapsum.cpp: 10 integers, 7 tensors (pointer and 3 strides), 2 numbers, 4 pointers.
+_CALL = struct.Struct("=10q28q2d4q")
+_NO_TENSOR = (0, 0, 0, 0)
+_NO_TENSORS = 5 * _NO_TENSOR
+#: kParallelScores of rows.hpp.
+_PARALLEL_SCORES = 128 * 1024
+#: No row is read more often than this.
+MAX_PASSES = 64
+
+_library = loader.library()
+if _library is not None and _library.lapsum_call_size() != _CALL.size:
+    raise ImportError(
+        f"the compiled kernel at {loader.status().path} is from another version of fast-lapsum: "
+        f"its call record has {_library.lapsum_call_size()} bytes, expected {_CALL.size}; reinstall"
+    )
+
+
+def supports(tensor: Tensor) -> bool:
+    """Whether the kernel is there and can read this tensor."""
+    return _library is not None and tensor.is_cpu and tensor.dtype in _DTYPE
+
+
+def forward(
+    scores: Tensor,
+    budget: Tensor | None,
+    budget_number: float,
+    temperature: Tensor | None,
+    temperature_number: float,
+    mask: Tensor | None,
+    warm_start: Tensor | None,
+    largest: bool,
+    hard: bool,
+    out_dtype: torch.dtype,
+    passes: Tensor | None = None,
+    most_passes: int = MAX_PASSES,
+) -> tuple[Tensor, Tensor]:
+    """Mask and threshold pairs. A budget given as a number must fit every row.
+
+    ``passes`` (int64, one per row) receives how often each row was read; ``most_passes`` limits the
+    iteration before the last resort, a sort.
+    """
+    assert _library is not None
+    out = torch.empty_like(scores, dtype=out_dtype)
+    shape = scores.shape
+    kept = torch.float64 if scores.dtype == torch.float64 else torch.float32
+    threshold = torch.empty((*shape[:-1], 2), dtype=kept)
+    head = (_DTYPE[scores.dtype], _DTYPE[out_dtype], 0)
+    flags = (largest, hard, _threads(scores), most_passes)
+    records: Iterable[bytes]
+    if budget is temperature is mask is warm_start is passes is None and scores.is_contiguous():
+        n = shape[-1]
+        row_count = 1 if len(shape) == 1 else math.prod(shape[:-1])
+        at = (scores.data_ptr(), n, 0, 1)
+        to = (out.data_ptr(), n, 0, 1)
+        pointers = (budget_number, temperature_number, threshold.data_ptr(), 0, 0, 0)
+        records = (
+            _CALL.pack(*head, row_count, 1, n, *flags, *at, *_NO_TENSORS, *to, *pointers),
+        )
+    else:
+        tensors = (scores, mask, budget, temperature, warm_start, None, out)
+        numbers = (budget_number, temperature_number)
+        records = _records(head, flags, tensors, numbers, (threshold, None, None, passes))
+    over_limit = -1
+    for record in records:
+        limit = _library.lapsum_forward(record)
+        if limit >= 0:
+            over_limit = limit if over_limit < 0 else min(limit, over_limit)
+    if over_limit >= 0 and budget is None:
+        raise ValueError(
+            f"k must be at most {over_limit}, the number of scores that take part in a row (not "
+            f"masked out, not -inf), got k={budget_number:g}"
+        )
+    return out, threshold
+
+
+def backward(
+    grad: Tensor,
+    scores: Tensor,
+    temperature: Tensor | None,
+    temperature_number: float,
+    mask: Tensor | None,
+    threshold: Tensor,
+    largest: bool,
+    per_row: bool,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Gradients for scores, and with ``per_row`` for budget and temperature."""
+    assert _library is not None
+    out = torch.empty_like(scores)
+    threshold = threshold.contiguous()
+    d_budget = torch.empty(scores.shape[:-1], dtype=torch.float64) if per_row else None
+    d_temperature = torch.empty(scores.shape[:-1], dtype=torch.float64) if per_row else None
+    dtype = _DTYPE[scores.dtype]
+    head = (dtype, dtype, _DTYPE[grad.dtype])
+    flags = (largest, False, _threads(scores), MAX_PASSES)
+    records: Iterable[bytes]
+    is_contiguous = scores.is_contiguous() and grad.is_contiguous()
+    if temperature is mask is d_budget is None and is_contiguous:
+        shape = scores.shape
+        n = shape[-1]
+        row_count = 1 if len(shape) == 1 else math.prod(shape[:-1])
+        at = (scores.data_ptr(), n, 0, 1, *_NO_TENSORS[4:])
+        to = (grad.data_ptr(), n, 0, 1, out.data_ptr(), n, 0, 1)
+        pointers = (0.0, temperature_number, threshold.data_ptr(), 0, 0, 0)
+        records = (_CALL.pack(*head, row_count, 1, n, *flags, *at, *to, *pointers),)
+    else:
+        tensors = (scores, mask, None, temperature, None, grad, out)
+        per_row_tensors = (threshold, d_budget, d_temperature, None)
+        records = _records(head, flags, tensors, (0.0, temperature_number), per_row_tensors)
+    for record in records:
+        _library.lapsum_backward(record)
+    return out, d_budget, d_temperature
+
+
+def _threads(scores: Tensor) -> int:
+    """torch's number of threads, or one where a second would cost more than it gives."""
+    return torch.get_num_threads() if scores.numel() >= _PARALLEL_SCORES else 1
+
+
+def _records(
+    head: tuple[int, int, int],
+    flags: tuple[bool, bool, int, int],
+    tensors: tuple[Tensor | None, ...],
+    numbers: tuple[float, float],
+    per_row: tuple[Tensor | None, ...],
+) -> Iterator[bytes]:
+    """One call record per group of rows that two strides describe; nearly always just one."""
+    scores = tensors[0]
+    assert scores is not None
+    shape = scores.shape
+    for offsets, first_row, outer, inner, strides in _groups(tensors):
+        fields: list[int] = []
+        for tensor, offset, pair in zip(tensors, offsets, strides, strict=True):
+            if tensor is None:
+                fields += _NO_TENSOR
+                continue
+            along = tensor.stride(-1) if tensor.dim() == len(shape) else 0
+            fields += (tensor.data_ptr() + offset * tensor.element_size(), *pair, along)
+        pointers = [
+            0 if x is None else x.data_ptr() + first_row * x.element_size() * (2 if i == 0 else 1)
+            for i, x in enumerate(per_row)
+        ]
+        yield _CALL.pack(*head, outer, inner, shape[-1], *flags, *fields, *numbers, *pointers)
+
+
+Group = tuple[list[int], int, int, int, list[tuple[int, int]]]
+
+
+def _groups(tensors: tuple[Tensor | None, ...]) -> Iterator[Group]:
+    """Rows as outer x inner, with each tensor's strides; leading dimensions that fit neither loop.
+
+    Adjacent dimensions are merged where every tensor allows it.
+    """
+    scores = tensors[0]
+    assert scores is not None
+    if math.prod(scores.shape[:-1]) == 0:
+        return
+    dims: list[tuple[int, list[int]]] = []  # (size, stride of each tensor), outermost first
+    for dim, size in enumerate(scores.shape[:-1]):
+        if size == 1:
+            continue
+        strides = [0 if x is None else x.stride(dim) for x in tensors]
+        if dims and all(a == b * size for a, b in zip(dims[-1][1], strides, strict=True)):
+            dims[-1] = (dims[-1][0] * size, strides)
+        else:
+            dims.append((size, strides))
+    nothing = [0] * len(tensors)
+    while len(dims) < 2:
+        dims.insert(0, (1, nothing))
+    (outer, outer_strides), (inner, inner_strides) = dims[-2:]
+    pairs = list(zip(outer_strides, inner_strides, strict=True))
+    leading = dims[:-2]
+    for group in range(math.prod(size for size, _ in leading)):
+        offsets, rest = list(nothing), group
+        for size, strides in reversed(leading):
+            rest, index = divmod(rest, size)
+            offsets = [o + index * s for o, s in zip(offsets, strides, strict=True)]
+        yield offsets, group * outer * inner, outer, inner, pairs

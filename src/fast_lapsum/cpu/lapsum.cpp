@@ -1,0 +1,189 @@
+// The exact-budget soft top-k on a CPU behind a plain C interface: no dependency on Python or
+// torch.
+//
+// With u = ((r - hi) - lo) / t the mask is p = sigma(u), sigma the Laplace CDF, and b = hi + lo is
+// the threshold at which the masses add up to the budget k. Read in this order:
+//
+//   numbers.hpp   half precision, the exponential
+//   simd.hpp      the inner loops, compiled for several instruction sets
+//   rows.hpp      how a row is read and reduced
+//   iterate.hpp   the two-exponential iteration
+//   solve.hpp     from a row to its threshold
+//   write.hpp     from a threshold to mask and gradients
+//   lapsum.cpp    the exported functions
+
+#include "write.hpp"
+
+#if defined(_WIN32)
+#define LAPSUM_EXPORT extern "C" __declspec(dllexport)
+#else
+#define LAPSUM_EXPORT extern "C" __attribute__((visibility("default")))
+#endif
+
+// A tensor seen as outer x inner rows. A null pointer stands for an argument that was not given.
+struct Tensor {
+    char* data;
+    int64_t outer_stride, inner_stride, stride;  // in elements
+};
+
+// Laid out as kernel.py packs it: eight bytes a field.
+struct Call {
+    int64_t dtype, out_dtype, grad_dtype;
+    int64_t outer, inner, n;
+    int64_t largest, hard, threads, most_passes;
+    Tensor scores, mask, budget, temperature, warm_start, grad, out;
+    double budget_number, temperature_number;
+    char* threshold;   // [outer, inner, 2] in the compute dtype
+    double* d_budget;  // [outer, inner], backward
+    double* d_temperature;
+    int64_t* passes;  // [outer, inner] or null
+};
+
+namespace {
+
+struct RowIndex {
+    int64_t outer, inner, flat;
+
+    int64_t offset(const Tensor& tensor) const {
+        return outer * tensor.outer_stride + inner * tensor.inner_stride;
+    }
+
+    Strided strided(const Tensor& tensor, int64_t dtype) const {
+        return {tensor.data + offset(tensor) * width(dtype), tensor.stride, dtype};
+    }
+
+    double number(const Tensor& tensor, double otherwise) const {
+        return tensor.data == nullptr
+                   ? otherwise
+                   : reinterpret_cast<const double*>(tensor.data)[offset(tensor)];
+    }
+};
+
+constexpr int64_t kRowGroup = 8;
+
+// work(index, threads of the row, kin) for every row: groups of rows side by side, or one row after
+// the other with all threads inside each.
+template <class Work>
+void each_row(const Call& call, Work work) {
+    const int64_t rows = call.outer * call.inner, groups = (rows + kRowGroup - 1) / kRowGroup;
+    const int threads = int(call.threads);
+    const bool side_by_side = threads > 1 && groups >= threads && rows * call.n >= kParallelScores;
+    const auto one_group = [&](int64_t group, int row_threads) {
+        Kin kin;
+        for (int64_t flat = group * kRowGroup; flat < std::min(rows, (group + 1) * kRowGroup);
+             ++flat) {
+            work(RowIndex{flat / call.inner, flat % call.inner, flat}, row_threads, &kin);
+        }
+    };
+    if (side_by_side) {
+        const int64_t share = std::max<int64_t>(
+            1, std::min(groups / (8 * threads), kParallelScores / (kRowGroup * call.n + 1)));
+        (void)share;
+#ifdef _OPENMP
+#pragma omp parallel for schedule(dynamic, share) num_threads(threads)
+#endif
+        for (int64_t group = 0; group < groups; ++group) one_group(group, 1);
+    } else {
+        for (int64_t group = 0; group < groups; ++group) one_group(group, threads);
+    }
+}
+
+template <class T>
+Row<T> make_row(const Call& call, const RowIndex& index, int threads) {
+    Row<T> row;
+    row.scores = index.strided(call.scores, call.dtype);
+    row.mask = call.mask.data == nullptr
+                   ? nullptr
+                   : reinterpret_cast<const uint8_t*>(call.mask.data) + index.offset(call.mask);
+    row.mask_stride = call.mask.stride;
+    row.largest = call.largest != 0;
+    row.n = call.n;
+    row.threads = threads;
+    row.most_passes = int(call.most_passes);
+    return row;
+}
+
+template <class T>
+int64_t forward(const Call& call) {
+    const int64_t rows = call.outer * call.inner;
+    std::vector<int64_t> over_limit(static_cast<size_t>(rows), -1);
+    each_row(call, [&](const RowIndex& index, int threads, Kin* kin) {
+        Row<T> row = make_row<T>(call, index, threads);
+        const double k = index.number(call.budget, call.budget_number);
+        const double t = index.number(call.temperature, call.temperature_number);
+        double start = index.number(call.warm_start, kNaN);
+        start = row.largest ? start : -start;
+        const bool hard = call.hard != 0;
+        const Solution solution = solve_row(row, k, t, start, hard, kin);
+        const Strided out = index.strided(call.out, call.out_dtype);
+        if (hard && !std::isnan(solution.threshold.hi)) {
+            write_hard_mask(row, solution.hard, k, out);
+        } else {
+            write_mask(row, solution.threshold, t, out);
+        }
+        T* pair = reinterpret_cast<T*>(call.threshold) + 2 * index.flat;
+        pair[0] = T(solution.threshold.hi);
+        pair[1] = T(solution.threshold.lo);
+        if (call.passes != nullptr) call.passes[index.flat] = row.passes;
+        over_limit[size_t(index.flat)] = solution.over_limit;
+    });
+    int64_t least = -1;
+    for (const int64_t limit : over_limit) {
+        if (limit >= 0) least = least < 0 ? limit : std::min(least, limit);
+    }
+    return least;
+}
+
+template <class T>
+void backward(const Call& call) {
+    each_row(call, [&](const RowIndex& index, int threads, Kin*) {
+        Row<T> row = make_row<T>(call, index, threads);
+        const double t = index.number(call.temperature, call.temperature_number);
+        const T* pair = reinterpret_cast<const T*>(call.threshold) + 2 * index.flat;
+        Threshold threshold{double(pair[0]), double(pair[1]), false, false};
+        threshold.is_hard = t < double(std::numeric_limits<T>::min()) || threshold.hi == kInfinity;
+        const Strided grad = index.strided(call.grad, call.grad_dtype),
+                      out = index.strided(call.out, call.out_dtype);
+        const RowGradient gradient = write_gradient(row, grad, threshold, t, out);
+        if (call.d_budget != nullptr) call.d_budget[index.flat] = gradient.budget;
+        if (call.d_temperature != nullptr) call.d_temperature[index.flat] = gradient.temperature;
+    });
+}
+
+}  // namespace
+
+// The mask and the thresholds. Returns -1, or the least number of valid scores of a row whose
+// budget is over it (that row is NaN).
+LAPSUM_EXPORT int64_t lapsum_forward(const Call* call) {
+    return call->dtype == kFloat64 ? forward<double>(*call) : forward<float>(*call);
+}
+
+// Gradients for scores, budget and temperature.
+LAPSUM_EXPORT void lapsum_backward(const Call* call) {
+    call->dtype == kFloat64 ? backward<double>(*call) : backward<float>(*call);
+}
+
+// The instruction set in use, for people.
+LAPSUM_EXPORT const char* lapsum_instruction_set() {
+#ifdef LAPSUM_HAS_CLONES
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("x86-64-v4")) return "x86-64-v4 (AVX-512)";
+    if (__builtin_cpu_supports("x86-64-v3")) return "x86-64-v3 (AVX2)";
+    return "x86-64";
+#elif defined(__aarch64__)
+    return "aarch64 (NEON)";
+#else
+    return "the compiler's default";
+#endif
+}
+
+LAPSUM_EXPORT int64_t lapsum_has_threads() {
+#ifdef _OPENMP
+    return 1;
+#else
+    return 0;
+#endif
+}
+
+// The size of Call, which the loader compares with its own idea of it.
+LAPSUM_EXPORT int64_t lapsum_call_size() { return int64_t(sizeof(Call)); }

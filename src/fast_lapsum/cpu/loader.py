@@ -1,0 +1,57 @@
+"""Finds and loads the compiled kernel; without it the plain-torch backend does the work."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import torch  # noqa: F401  (loads the OpenMP runtime that the kernel shares with it)
+
+_SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
+_PATH = Path(__file__).with_name("_lapsum" + _SUFFIX)
+
+
+class KernelStatus(NamedTuple):
+    """Whether CPU calls take the compiled kernel, and why not where they do not."""
+
+    available: bool
+    description: str
+    instruction_set: str | None
+    path: str | None
+    reason: str | None
+
+
+def library() -> ctypes.CDLL | None:
+    """The loaded kernel, or None."""
+    return _load()[0]
+
+
+def status() -> KernelStatus:
+    """What a CPU call uses, for ``fast-lapsum info`` and results files."""
+    loaded, reason = _load()
+    if loaded is None:
+        return KernelStatus(False, f"plain torch ({reason})", None, None, reason)
+    instruction_set = loaded.lapsum_instruction_set().decode()
+    threads = "" if loaded.lapsum_has_threads() else ", one thread (built without OpenMP)"
+    description = f"C++ kernel, {instruction_set}{threads}"
+    return KernelStatus(True, description, instruction_set, str(_PATH), None)
+
+
+@functools.cache
+def _load() -> tuple[ctypes.CDLL | None, str | None]:
+    if not _PATH.exists():
+        return None, "the C++ kernel was not built: no C++ compiler was found at install time"
+    try:
+        loaded = ctypes.CDLL(str(_PATH))
+    except OSError as error:
+        return None, f"the C++ kernel could not be loaded: {error}"
+    loaded.lapsum_instruction_set.restype = ctypes.c_char_p
+    for name in ("lapsum_has_threads", "lapsum_call_size", "lapsum_forward"):
+        getattr(loaded, name).restype = ctypes.c_int64
+    for name in ("lapsum_forward", "lapsum_backward"):
+        getattr(loaded, name).argtypes = [ctypes.c_char_p]
+    loaded.lapsum_backward.restype = None
+    return loaded, None

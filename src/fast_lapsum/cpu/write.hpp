@@ -1,0 +1,131 @@
+// From a threshold to the mask, the hard mask and the gradients.
+
+#pragma once
+
+#include "solve.hpp"
+
+namespace {
+
+template <class T>
+void fill(const Row<T>& row, const Strided& out, T value) {
+    row.each_block([&](int64_t, int64_t first, int64_t count) {
+        alignas(64) T buffer[kChunk];
+        for (int64_t at = first; at < first + count; at += kChunk) {
+            const int64_t length = std::min(kChunk, first + count - at);
+            T* target = write_target(out, at, buffer);
+            std::fill(target, target + length, value);
+            write_chunk(out, at, length, target);
+        }
+    });
+}
+
+// Each chunk of scores through `chunk(scores, count, target)` into the output.
+template <class T, class Chunk>
+void write_row(const Row<T>& row, const Strided& out, Chunk chunk) {
+    row.each_block([&](int64_t, int64_t first, int64_t count) {
+        alignas(64) T scores[kChunk];
+        alignas(64) T values[kChunk];
+        for (int64_t at = first; at < first + count; at += kChunk) {
+            const int64_t length = std::min(kChunk, first + count - at);
+            T* target = write_target(out, at, values);
+            chunk(row.read(at, length, scores), length, target);
+            write_chunk(out, at, length, target);
+        }
+    });
+}
+
+template <class T>
+void write_mask(const Row<T>& row, const Threshold& threshold, double t, const Strided& out) {
+    if (std::isnan(threshold.hi)) {
+        fill(row, out, std::numeric_limits<T>::quiet_NaN());
+    } else if (threshold.is_hard) {
+        const T boundary = T(threshold.hi), share = T(threshold.lo);
+        write_row(row, out, [=](const T* r, int64_t n, T* p) {
+            for (int64_t i = 0; i < n; ++i)
+                p[i] = r[i] > boundary ? T(1) : r[i] == boundary ? share : T(0);
+        });
+    } else {
+        const Scale<T> scale(threshold.hi, threshold.lo, t);
+        const bool exact = threshold.exact_mask;
+        write_row(row, out, [=](const T* r, int64_t n, T* p) {
+            exact ? exact_mask_chunk(r, n, scale, p) : mask_chunk(r, n, scale, p);
+        });
+    }
+}
+
+// Exactly k ones, the earliest of the tied scores first: one thread, because ties are counted off.
+template <class T>
+void write_hard_mask(const Row<T>& row, const Boundary& boundary, double k, const Strided& out) {
+    Row<T> serial = row;
+    serial.threads = 1;
+    int64_t left = int64_t(k) - boundary.above;
+    const T score = T(boundary.score);
+    write_row(serial, out, [&](const T* r, int64_t n, T* p) {
+        for (int64_t i = 0; i < n; ++i) {
+            const bool tied = k > 0 && r[i] == score && left > 0;
+            left -= tied;
+            p[i] = tied || (k > 0 && r[i] > score) ? T(1) : T(0);
+        }
+    });
+}
+
+struct RowGradient {
+    double budget = 0, temperature = 0;
+};
+
+template <class T>
+RowGradient write_gradient(Row<T>& row, const Strided& grad, const Threshold& threshold, double t,
+                           const Strided& out) {
+    if (std::isnan(threshold.hi)) {
+        fill(row, out, std::numeric_limits<T>::quiet_NaN());
+        return {kNaN, kNaN};
+    }
+    if (threshold.is_hard || row.n == 0) {
+        fill(row, out, T(0));
+        return {};
+    }
+    const Scale<T> scale(threshold.hi, threshold.lo, t);
+    const auto sums_at = [&](double shift) {
+        return row.template reduce<GradientSums>([&](int64_t first, const T* r, int64_t n) {
+            alignas(64) T buffer[kChunk];
+            return gradient_sums_chunk(r, read_chunk(grad, first, n, buffer), n, scale, T(shift));
+        });
+    };
+    double shift = 0;
+    GradientSums sums = sums_at(shift);
+    if (!(sums.e >= 0x1p-60)) {
+        // All of phi has underflowed, yet q has not: shift the softmax by its largest exponent.
+        const Pass seen = row.pass(scale.hi, scale.inverse);
+        const double b = threshold.hi,
+                     below = (b - (seen.at > 0 ? b : seen.nearest_below)) + threshold.lo;
+        const double above = ((seen.at > 0 ? b : seen.nearest_above) - b) - threshold.lo;
+        const double nearest = std::min(std::abs(below), std::abs(above));
+        if (!(nearest < kInfinity)) {  // no score takes part
+            fill(row, out, T(0));
+            return {};
+        }
+        shift = nearest * (kLog2E / t);
+        sums = sums_at(shift);
+    }
+    const double mean = sums.ge / sums.e, mean_v = sums.ue / sums.e;
+    RowGradient out_row;
+    out_row.budget = mean;
+    out_row.temperature = -0.5 * std::exp2(-shift) * kLn2 * (sums.gue - mean_v * sums.ge) / t;
+    const double sign = row.largest ? 1 : -1;
+    const T factor = T(sign * 0.5 / t), mean_grad = T(mean);
+    row.each_block([&](int64_t, int64_t first, int64_t count) {
+        alignas(64) T scores[kChunk];
+        alignas(64) T grads[kChunk];
+        alignas(64) T values[kChunk];
+        for (int64_t at = first; at < first + count; at += kChunk) {
+            const int64_t n = std::min(kChunk, first + count - at);
+            T* target = write_target(out, at, values);
+            gradient_chunk(row.read(at, n, scores), read_chunk(grad, at, n, grads), n, scale,
+                           factor, mean_grad, target);
+            write_chunk(out, at, n, target);
+        }
+    });
+    return out_row;
+}
+
+}  // namespace

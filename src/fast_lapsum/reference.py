@@ -1,0 +1,161 @@
+"""The specification: one row at a time, float64, no cleverness.
+
+Every backend is tested against this file. With u_i = (r_i - b) / t and the Laplace CDF sigma,
+
+    p_i = sigma(u_i),   sum_i p_i = k,   phi_i = exp(-|u_i|) / 2,   q = softmax(-|u|).
+
+The threshold b is kept as a pair (hi, lo) with b = hi + lo, because one float cannot hold it when
+|b| is large against t. A row in the hard limit (t = 0, or more +inf scores than budget) is kept
+as (boundary score, share of each score tied with it).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+#: Distance from the outermost score, in temperatures, at which a float64 mask is exactly 0 or 1.
+SATURATION = 800.0
+
+
+class Threshold(NamedTuple):
+    """The threshold of one row: ``hi + lo``, or (boundary score, tie share) when ``is_hard``."""
+
+    hi: float
+    lo: float
+    is_hard: bool = False
+
+
+def solve_row(scores: Tensor, budget: float, temperature: float) -> Threshold:
+    """Threshold of one row; a NaN threshold when the row has no answer."""
+    valid = scores[scores != -math.inf]
+    infinite = int((valid == math.inf).sum())
+    valid_count = valid.numel()
+    answerable = 0 <= budget <= valid_count and 0 <= temperature < math.inf
+    if scores.isnan().any() or not answerable:
+        return Threshold(math.nan, math.nan)
+    if infinite > budget:
+        return Threshold(math.inf, budget / infinite, is_hard=True)
+    if temperature == 0:
+        return _hard_limit(valid, budget)
+    ordered = valid[valid != math.inf].double().sort(descending=True).values
+    budget -= infinite
+    if len(ordered) == 0:
+        return Threshold(0.0, 0.0)
+    if budget == 0:
+        return Threshold(float(ordered[0]), SATURATION * temperature)
+    if budget == len(ordered):
+        return Threshold(float(ordered[-1]), -SATURATION * temperature)
+    return _closed_form(ordered, budget, temperature)
+
+
+def _hard_limit(valid: Tensor, budget: float) -> Threshold:
+    if len(valid) == 0:
+        return Threshold(0.0, 0.0, is_hard=True)
+    ordered = valid.sort(descending=True).values
+    boundary = ordered[max(math.ceil(budget) - 1, 0)]
+    above = int((valid > boundary).sum())
+    tied = int((valid == boundary).sum())
+    return Threshold(float(boundary), (budget - above) / tied, is_hard=True)
+
+
+def _closed_form(ordered: Tensor, budget: float, temperature: float) -> Threshold:
+    """Find the two neighbouring scores that hold b by bisecting on the index, then the root."""
+
+    def mass_at(index: int) -> float:
+        return float(laplace_cdf((ordered - ordered[index]) / temperature).sum())
+
+    below, above = len(ordered), -1  # b lies in [ordered[below], ordered[above]]
+    while below - above > 1:
+        middle = (below + above) // 2
+        above, below = (middle, below) if mass_at(middle) <= budget else (above, middle)
+
+    upper, lower = ordered[: above + 1], ordered[below:]
+    # Tail sums relative to the interval's own ends, so that neither can underflow.
+    upper_sum = float(torch.exp((ordered[above] - upper) / temperature).sum()) if above >= 0 else 0
+    lower_sum = (
+        float(torch.exp((lower - ordered[below]) / temperature).sum()) if len(lower) else 0
+    )
+    excess = len(upper) - budget
+    if above < 0:
+        return Threshold(float(ordered[0]), temperature * math.log(lower_sum / (2 * budget)))
+    if not len(lower):
+        return Threshold(float(ordered[-1]), -temperature * math.log(upper_sum / (2 * excess)))
+    gap = float(ordered[above] - ordered[below])
+    root = math.sqrt(excess**2 + upper_sum * lower_sum * math.exp(-gap / temperature))
+    if excess > 0:
+        return Threshold(
+            float(ordered[above]), -temperature * math.log(upper_sum / (root + excess))
+        )
+    if excess < 0:
+        return Threshold(float(ordered[below]), temperature * math.log(lower_sum / (root - excess)))
+    middle = temperature * math.log(upper_sum / lower_sum) / 2 + gap / 2
+    return Threshold(float(ordered[above]), -middle)
+
+
+def laplace_cdf(u: Tensor) -> Tensor:
+    """sigma(u) = e^u / 2 for u <= 0 and 1 - e^-u / 2 for u > 0."""
+    half = torch.exp(-u.abs()) / 2
+    return torch.where(u > 0, 1 - half, half)
+
+
+def distances(scores: Tensor, threshold: Threshold, temperature: float) -> Tensor:
+    """u = ((r - hi) - lo) / t in float64."""
+    return ((scores.double() - threshold.hi) - threshold.lo) / temperature
+
+
+def mask_row(scores: Tensor, threshold: Threshold, temperature: float) -> Tensor:
+    """The soft mask p of one row, in float64."""
+    if math.isnan(threshold.hi):
+        return torch.full_like(scores, math.nan, dtype=torch.float64)
+    if threshold.is_hard:
+        share = torch.full_like(scores, threshold.lo, dtype=torch.float64)
+        mask = torch.where(scores == threshold.hi, share, (scores > threshold.hi).double())
+        return mask.masked_fill(scores == -math.inf, 0.0)
+    return laplace_cdf(distances(scores, threshold, temperature))
+
+
+def vjp_row(
+    grad: Tensor, scores: Tensor, threshold: Threshold, temperature: float
+) -> tuple[Tensor, float, float]:
+    """Gradients of <grad, p> for scores, budget and temperature, in float64."""
+    grad = grad.double()
+    if math.isnan(threshold.hi):
+        return torch.full_like(grad, math.nan), math.nan, math.nan
+    if threshold.is_hard:
+        return torch.zeros_like(grad), 0.0, 0.0
+    u = distances(scores, threshold, temperature)
+    live = u.isfinite()
+    if not live.any():
+        return torch.zeros_like(grad), 0.0, 0.0
+    phi = torch.exp(-u.abs()) / 2
+    q = torch.softmax(-u.abs(), dim=0)
+    grad, u = torch.where(live, grad, 0.0), torch.where(live, u, 0.0)
+    mean_grad = (grad * q).sum()
+    d_scores = phi / temperature * (grad - mean_grad)
+    d_temperature = -(grad * phi * (u - (q * u).sum())).sum() / temperature
+    return d_scores, float(mean_grad), float(d_temperature)
+
+
+def soft_topk(scores: Tensor, k: Tensor | float, temperature: Tensor | float) -> Tensor:
+    """The mask of every row along the last dimension, in float64; k and temperature per row.
+
+    >>> soft_topk(torch.tensor([3.0, 1.0, 2.0]), 1, 0.5).sum()
+    tensor(1.0000, dtype=torch.float64)
+    """
+    rows = scores.reshape(-1, scores.shape[-1])
+    outer = scores.shape[:-1]
+    budgets = torch.as_tensor(k, dtype=torch.float64).expand(outer).reshape(-1).tolist()
+    temperatures = (
+        torch.as_tensor(temperature, dtype=torch.float64).expand(outer).reshape(-1).tolist()
+    )
+    masks = [
+        mask_row(row, solve_row(row, budget, t), t)
+        for row, budget, t in zip(rows, budgets, temperatures, strict=True)
+    ]
+    if not masks:
+        return torch.zeros(scores.shape, dtype=torch.float64)
+    return torch.stack(masks).reshape(scores.shape)

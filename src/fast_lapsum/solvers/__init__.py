@@ -1,0 +1,1 @@
+"""One algorithm per file, and the plain-torch backend that runs them."""

@@ -1,0 +1,205 @@
+"""The plain-torch backend: any device, any floating dtype, every solver.
+
+It owns what all solvers share. Rows with a corner in them (NaN, infinities, k = 0 or k = n, t = 0,
+no answer at all) are settled here, so that a solver only ever sees clean rows.
+
+A row's threshold is stored as a pair. For a soft row it is (hi, lo) with b = hi + lo. For a row in
+the hard limit, which is one with t = 0 or hi = +inf, it is (boundary score, share of a tied score).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from . import bisect, noised_bracket, sort_scan, two_exponential
+from .closed_form import laplace_cdf
+
+Solver = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+
+SOLVERS: dict[str, Solver] = {
+    "two_exponential": two_exponential.solve,
+    "bisect": bisect.solve,
+    "sort_scan": sort_scan.solve,
+    "noised_bracket": noised_bracket.solve,
+}
+
+#: Distance from the outermost score, in temperatures, at which a mask is exactly 0 or 1.
+SATURATION = {torch.float32: 110.0, torch.float64: 800.0}
+
+
+def compute_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which thresholds are kept: float64 for float64, float32 for the rest."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def forward(
+    scores: Tensor,
+    budget: Tensor,
+    temperature: Tensor,
+    mask: Tensor | None,
+    warm_start: Tensor | None,
+    largest: bool,
+    hard: bool,
+    out_dtype: torch.dtype,
+    solver: str,
+) -> tuple[Tensor, Tensor]:
+    """Mask along the last dimension and threshold pairs [..., 2]; budget, temperature: [...]."""
+    rows = _as_rows(scores, mask, largest)
+    budgets = budget.reshape(-1).to(rows.dtype)
+    temperatures = temperature.reshape(-1).to(rows.dtype)
+    start = None if warm_start is None else warm_start.reshape(-1).to(rows.dtype)
+    if start is not None and not largest:
+        start = -start
+    kept = compute_dtype(scores.dtype)
+    hi, lo = _threshold_pair(rows, budgets, temperatures, start, solver, kept)
+    soft = _mask(rows, hi, lo, temperatures, kept)
+    out = _hard_mask(rows, budgets, soft) if hard else soft
+    threshold = torch.stack((hi, lo), -1).reshape(*scores.shape[:-1], 2)
+    like_scores = torch.empty_like(scores, dtype=out_dtype)
+    return like_scores.copy_(out.reshape(scores.shape)), threshold.to(kept)
+
+
+def backward(
+    grad: Tensor,
+    scores: Tensor,
+    temperature: Tensor,
+    mask: Tensor | None,
+    threshold: Tensor,
+    largest: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients for scores, budget and temperature (operator.md section 1, the paper's eq. vjp)."""
+    rows = _as_rows(scores, mask, largest)
+    grads = grad.reshape(rows.shape).to(rows.dtype)
+    outer = scores.shape[:-1]
+    hi, lo = threshold.reshape(-1, 2).to(rows.dtype).unbind(-1)
+    t = temperature.reshape(-1, 1).to(rows.dtype)
+    is_hard = _is_hard(hi, t[:, 0], compute_dtype(scores.dtype))
+
+    u = ((rows - hi[:, None]) - lo[:, None]) / t
+    live = u.isfinite()
+    u, grads = u.masked_fill(~live, 0.0), grads.masked_fill(~live, 0.0)
+    decay = (-u.abs()).masked_fill(~live, -math.inf)
+    q = torch.softmax(decay, -1).nan_to_num(nan=0.0)  # a row with no live score has no q
+    weighted = grads * torch.exp(decay) / 2
+    mean_grad = (grads * q).sum(-1)
+    d_scores = (grads - mean_grad[:, None]) * torch.exp(decay) / (2 * t)
+    mean_u = (q * u).sum(-1)
+    d_temperature = -(weighted * (u - mean_u[:, None])).sum(-1) / t[:, 0]
+
+    unanswerable = hi.isnan()
+    settle = torch.where(unanswerable, math.nan, 0.0)
+    settled = is_hard | unanswerable
+    d_scores = torch.where(settled[:, None], settle[:, None], d_scores)
+    d_scores = d_scores if largest else -d_scores
+    return (
+        torch.empty_like(scores).copy_(d_scores.reshape(scores.shape)),
+        torch.where(settled, settle, mean_grad).reshape(outer),
+        torch.where(settled, settle, d_temperature).reshape(outer),
+    )
+
+
+def _as_rows(scores: Tensor, mask: Tensor | None, largest: bool) -> Tensor:
+    """Scores as [rows, n] in the widest dtype of the device, the excluded ones as -inf."""
+    widest = torch.float32 if scores.device.type == "mps" else torch.float64
+    rows = scores.to(widest)
+    rows = rows if largest else -rows
+    rows = rows if mask is None else rows.masked_fill(~mask, -math.inf)
+    return rows.reshape(math.prod(scores.shape[:-1]), scores.shape[-1])
+
+
+def _is_hard(hi: Tensor, temperature: Tensor, kept: torch.dtype) -> Tensor:
+    return (temperature < torch.finfo(kept).tiny) | (hi == math.inf)
+
+
+def _threshold_pair(
+    scores: Tensor,
+    budget: Tensor,
+    temperature: Tensor,
+    start: Tensor | None,
+    solver: str,
+    kept: torch.dtype,
+) -> tuple[Tensor, Tensor]:
+    if scores.shape[-1] == 0:
+        zero = torch.zeros_like(budget)
+        return torch.where((budget == 0) & _usable(temperature), zero, math.nan), zero
+    excluded = scores == -math.inf
+    infinite = scores == math.inf
+    infinite_count = infinite.sum(-1)
+    valid_count = scores.shape[-1] - excluded.sum(-1)
+    finite_count = valid_count - infinite_count
+    answerable = (budget >= 0) & (budget <= valid_count) & _usable(temperature)
+    answerable &= ~scores.isnan().any(-1)
+    remaining = budget - infinite_count
+    soft = answerable & (temperature >= torch.finfo(kept).tiny) & (remaining >= 0)
+    is_clean = soft & (remaining > 0) & (remaining < finite_count)
+
+    # The solver sees harmless numbers in the rows that are settled here.
+    dull = torch.arange(scores.shape[-1], device=scores.device, dtype=scores.dtype)
+    clean = torch.where(is_clean[:, None], scores.masked_fill(infinite, -math.inf), dull)
+    half = torch.full_like(remaining, scores.shape[-1] / 2)
+    clean_budget = torch.where(is_clean, remaining, half)
+    clean_temperature = torch.where(is_clean, temperature, 1.0)
+    if solver == "two_exponential":
+        hi, lo = two_exponential.solve(clean, clean_budget, clean_temperature, start)
+    else:
+        hi, lo = SOLVERS[solver](clean, clean_budget, clean_temperature)
+    hi, lo = _renormalise(hi, lo, kept)
+
+    finite = ~(excluded | infinite)
+    highest = scores.masked_fill(~finite, -math.inf).amax(-1)
+    lowest = scores.masked_fill(~finite, math.inf).amin(-1)
+    edge = SATURATION[kept] * temperature
+    none_left, all_taken = soft & (remaining == 0), soft & (remaining == finite_count)
+    hi = torch.where(all_taken, lowest, torch.where(none_left, highest, hi))
+    lo = torch.where(all_taken, -edge, torch.where(none_left, edge, lo))
+    no_finite = soft & (finite_count == 0)
+    hi, lo = hi.masked_fill(no_finite, 0.0), lo.masked_fill(no_finite, 0.0)
+
+    is_hard = answerable & ~soft
+    if bool(is_hard.any()):  # a sort that soft rows should not pay for
+        boundary, share = _hard_limit(scores, budget)
+        hi, lo = torch.where(is_hard, boundary, hi), torch.where(is_hard, share, lo)
+    return hi.masked_fill(~answerable, math.nan), lo.masked_fill(~answerable, math.nan)
+
+
+def _usable(temperature: Tensor) -> Tensor:
+    return (temperature >= 0) & (temperature < math.inf)
+
+
+def _renormalise(hi: Tensor, lo: Tensor, kept: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Move all that the kept dtype can hold of b into hi, exactly, so that lo stays small."""
+    rounded = (hi + lo).to(kept).to(hi.dtype)
+    return rounded, (hi - rounded) + lo
+
+
+def _hard_limit(scores: Tensor, budget: Tensor) -> tuple[Tensor, Tensor]:
+    """(boundary score, share of each score tied with it) as t goes to 0."""
+    ordered = scores.sort(-1, descending=True).values
+    last = budget.nan_to_num().ceil().long().clamp(1, scores.shape[-1]) - 1
+    boundary = ordered.gather(-1, last[:, None])
+    above, tied = (scores > boundary).sum(-1), (scores == boundary).sum(-1)
+    return boundary[:, 0], (budget - above) / tied
+
+
+def _mask(
+    scores: Tensor, hi: Tensor, lo: Tensor, temperature: Tensor, kept: torch.dtype
+) -> Tensor:
+    hi, lo, t = hi[:, None], lo[:, None], temperature[:, None]
+    soft = laplace_cdf(((scores - hi) - lo) / t)
+    limit = torch.where(scores == hi, lo, (scores > hi).to(scores.dtype))
+    limit = limit.masked_fill(scores == -math.inf, 0.0)
+    out = torch.where(_is_hard(hi, t, kept), limit, soft)
+    return out.masked_fill(hi.isnan(), math.nan)
+
+
+def _hard_mask(scores: Tensor, budget: Tensor, soft: Tensor) -> Tensor:
+    """Exactly k ones per row, the earliest of tied scores first; NaN where there is no answer."""
+    order = scores.argsort(dim=-1, descending=True, stable=True)
+    rank = torch.arange(scores.shape[-1], device=scores.device).expand_as(order)
+    chosen = torch.zeros_like(scores).scatter(-1, order, (rank < budget[:, None]).to(scores.dtype))
+    whole = (budget == budget.floor())[:, None] & ~soft.isnan().any(-1, keepdim=True)
+    return torch.where(whole, chosen, math.nan)

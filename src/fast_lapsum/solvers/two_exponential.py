@@ -1,0 +1,188 @@
+"""The default solver: iterate the paper's interval root, without a sort.
+
+One pass at a trial threshold b gives the counts and tail sums
+
+    N> = #{r > b}   E = #{r = b}   S< = sum_{r<b} e^{(r-b)/t}   S> = sum_{r>b} e^{-(r-b)/t}
+
+and the nearest scores m< and m> on either side. As long as no score lies between b and b + d,
+x = e^{d/t} solves S+ x^2 - 2 (N+ - k) x - S- = 0 (the paper's root inside an interval). Used as a
+step from any b it matches F, F' and F'', never oversteps the root, and is exact, so that the pass
+certifies itself, when b + d stays between m< and m>. Far from the root, where the step is short
+against the bracket, the bracket is cut by interpolation in the logit of F / n or by bisection in
+the order of floating-point numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from . import sort_scan
+from .closed_form import interval_root, prior_bracket
+
+#: No row takes more passes over its scores than this.
+MAX_PASSES = 64
+#: From this pass on the bracket is only bisected, which ends within the remaining passes.
+_BISECT_ONLY_FROM = 40
+
+
+class Pass(NamedTuple):
+    """What one pass over the scores at a trial threshold tells; each field is [rows]."""
+
+    above: Tensor
+    at: Tensor
+    sum_above: Tensor
+    sum_below: Tensor
+    nearest_above: Tensor
+    nearest_below: Tensor
+
+
+def solve(
+    scores: Tensor, budget: Tensor, temperature: Tensor, start: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Threshold pair (hi, lo) of clean rows; ``start`` is a guess that changes only the speed."""
+    return solve_counting_passes(scores, budget, temperature, start)[:2]
+
+
+def solve_counting_passes(
+    scores: Tensor, budget: Tensor, temperature: Tensor, start: Tensor | None = None
+) -> tuple[Tensor, Tensor, int]:
+    """Like :func:`solve`, and the number of passes that the slowest row took."""
+    count = (scores > -math.inf).sum(-1)
+    lowest, highest, shift = prior_bracket(scores, budget, temperature)
+    left, right = lowest + shift, highest + shift
+    logit_left, logit_right = _logit(count - 0.5, count), _logit(0.5 * torch.ones_like(left), count)
+    wanted = _logit(budget, count)
+    b = _interpolate(left, right, logit_left, logit_right, wanted)
+    b = b if start is None else torch.where((left < start) & (start < right), start, b)
+
+    lower_end, upper_end = left.clone(), right.clone()
+    done = torch.zeros_like(b, dtype=torch.bool)
+    passes = 0
+    while passes < MAX_PASSES:
+        passes += 1
+        seen = _pass(scores, b, temperature)
+        excess = (seen.above - budget) + (seen.at + seen.sum_below - seen.sum_above) / 2
+        rising = excess >= 0  # the root is at b or above it
+        # Scores equal to b belong to the side that the root leaves behind.
+        count_above = seen.above + torch.where(rising, 0, seen.at)
+        sum_below = seen.sum_below + torch.where(rising, seen.at, 0)
+        sum_above = seen.sum_above + torch.where(rising, 0, seen.at)
+        below = torch.where(rising & (seen.at > 0), b, seen.nearest_below)
+        above = torch.where(~rising & (seen.at > 0), b, seen.nearest_above)
+        step = temperature * _model_step(count_above - budget, sum_below, sum_above)
+        target = b + step
+
+        left = torch.where(rising, torch.maximum(left, b), left)
+        right = torch.where(rising, right, torch.minimum(right, b))
+        logit = _logit(budget + excess, count)
+        logit_left = torch.where(rising, logit, logit_left)
+        logit_right = torch.where(rising, logit_right, logit)
+
+        # Compared as distances: b + step would round to a score that it must not reach.
+        certified = torch.where(
+            rising, step <= seen.nearest_above - b, step >= seen.nearest_below - b
+        )
+        certified |= torch.where(rising, above >= right, below <= left)
+        fresh = certified & ~done
+        lower_end = torch.where(fresh, below, lower_end)
+        upper_end = torch.where(fresh, above, upper_end)
+        done |= certified
+        if bool(done.all()):
+            break
+
+        near = excess.abs() <= 2 * (sum_below + sum_above)
+        hop = torch.where(rising, seen.nearest_above, seen.nearest_below)
+        interpolated = _interpolate(left, right, logit_left, logit_right, wanted)
+        middle = _middle_float(left, right)
+        if passes >= _BISECT_ONLY_FROM:
+            trial = middle
+        else:
+            trial = interpolated if passes % 3 else middle
+            trial = torch.where(excess.abs() <= 2, hop, trial)
+            trial = torch.where(near, target, trial)
+        inside = (left < trial) & (trial < right)
+        trial = torch.where(inside, trial, middle)
+        b = torch.where(done, b, trial)
+
+    hi, lo = _root_between(scores, budget, temperature, lower_end, upper_end)
+    if passes == MAX_PASSES:  # not seen in any test; a sort has no such limit
+        sorted_hi, sorted_lo = sort_scan.solve(scores, budget, temperature)
+        hi, lo = torch.where(done, hi, sorted_hi), torch.where(done, lo, sorted_lo)
+    return hi, lo, passes
+
+
+def _pass(scores: Tensor, b: Tensor, temperature: Tensor) -> Pass:
+    """Counts, tail sums and nearest scores at b: one reading of the scores."""
+    distance = scores - b[:, None]
+    tail = torch.exp(-distance.abs() / temperature[:, None])
+    is_above, is_below = distance > 0, distance < 0
+    return Pass(
+        above=is_above.sum(-1),
+        at=(distance == 0).sum(-1),
+        sum_above=(tail * is_above).sum(-1),
+        sum_below=(tail * is_below).sum(-1),
+        nearest_above=scores.masked_fill(~is_above, math.inf).amin(-1),
+        nearest_below=scores.masked_fill(~is_below, -math.inf).amax(-1),
+    )
+
+
+def _model_step(count_excess: Tensor, sum_below: Tensor, sum_above: Tensor) -> Tensor:
+    """log x for S+ x^2 - 2 c x - S- = 0, in the form that does not cancel."""
+    root = torch.sqrt(count_excess**2 + sum_above * sum_below)
+    up = (count_excess + root) / sum_above
+    down = sum_below / (root - count_excess)
+    return torch.where(count_excess >= 0, up, down).log().nan_to_num(nan=0.0)
+
+
+def _root_between(
+    scores: Tensor, budget: Tensor, temperature: Tensor, lower_end: Tensor, upper_end: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The root between two neighbouring scores, from tail sums relative to those scores."""
+    is_above = scores >= upper_end[:, None]
+    scale = temperature[:, None]
+    # A row without a score on one side has an infinite end there: its sum is over nothing.
+    upper = torch.exp((upper_end[:, None] - scores) / scale).masked_fill(~is_above, 0)
+    lower = torch.exp((scores - lower_end[:, None]) / scale).masked_fill(is_above, 0)
+    excess = is_above.sum(-1) - budget
+    return interval_root(
+        upper.nan_to_num(nan=0.0).sum(-1),
+        lower.nan_to_num(nan=0.0).sum(-1),
+        excess,
+        temperature,
+        upper_end,
+        lower_end,
+    )
+
+
+def _interpolate(
+    left: Tensor, right: Tensor, logit_left: Tensor, logit_right: Tensor, wanted: Tensor
+) -> Tensor:
+    """Where a straight line through both ends' logits meets the wanted one, kept off the ends."""
+    weight = ((logit_left - wanted) / (logit_left - logit_right)).nan_to_num(nan=0.5)
+    weight = weight.clamp(0.02, 0.98)
+    return left * (1 - weight) + right * weight
+
+
+def _logit(mass: Tensor, count: Tensor) -> Tensor:
+    clipped = torch.minimum(mass.clamp(min=0.25), count - 0.25)
+    return torch.log(clipped) - torch.log(count - clipped)
+
+
+def _middle_float(left: Tensor, right: Tensor) -> Tensor:
+    """The number half-way between two floats in the order of their bit patterns."""
+    integer = torch.int64 if left.dtype == torch.float64 else torch.int32
+    return _from_order(_to_order(left, integer) // 2 + _to_order(right, integer) // 2, left.dtype)
+
+
+def _to_order(value: Tensor, integer: torch.dtype) -> Tensor:
+    bits = value.contiguous().view(integer)
+    return torch.where(bits < 0, torch.iinfo(integer).min - bits, bits)
+
+
+def _from_order(order: Tensor, dtype: torch.dtype) -> Tensor:
+    bits = torch.where(order < 0, torch.iinfo(order.dtype).min - order, order)
+    return bits.view(dtype)

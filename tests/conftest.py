@@ -1,0 +1,47 @@
+"""What every test shares: the backends under test, and hypothesis without surprises in CI."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from cases import BACKENDS, num_threads
+from fast_lapsum.cpu import kernel
+
+# torch loads this on the first use of forward mode and warns about itself while it does.
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    importlib.import_module("torch._decomp.decompositions_for_jvp")
+
+settings.register_profile(
+    "repeatable",
+    deadline=None,
+    derandomize=True,
+    max_examples=60,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],  # `backend` is set up once
+)
+settings.load_profile("repeatable")
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The ``solver=`` of the call: the fastest backend here, and plain torch.
+
+    Plain torch means all of it: without the compiled kernel, backward included, which is what a
+    machine without a compiler runs.
+    """
+    if request.param != "auto":
+        monkeypatch.setattr(kernel, "supports", lambda tensor: False)
+    return str(request.param)
+
+
+@pytest.fixture(autouse=True)
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    """One thread, unless a test asks for more: ``parametrize("threads", [2], indirect=True)``."""
+    wanted = int(getattr(request, "param", 1))
+    with num_threads(wanted):
+        yield wanted

@@ -1,0 +1,159 @@
+"""The command line does what its help says, and refuses bad arguments by name."""
+
+import json
+import re
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import fast_lapsum
+from fast_lapsum import cli
+from fast_lapsum.bench import demo, plots
+from fast_lapsum.bench.results import finished_file
+
+PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+
+
+def invoke(*arguments: object) -> Result:
+    # Wide and without colour, so that a message is found whole.
+    environment = {"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
+    return CliRunner(env=environment).invoke(cli.app, [str(argument) for argument in arguments])
+
+
+def plain(text: str) -> str:
+    """The text without the box that the terminal draws around errors."""
+    return " ".join(re.sub(r"[│╭╮╰╯─]", " ", text).split())
+
+
+def test_version_is_the_one_in_pyproject() -> None:
+    result = invoke("--version")
+    assert result.exit_code == 0
+    assert result.stdout.strip() == f"fast-lapsum {fast_lapsum.__version__}"
+    pyproject = (Path(__file__).parents[1] / "pyproject.toml").read_text()
+    assert f'\nversion = "{fast_lapsum.__version__}"\n' in pyproject
+
+
+def test_info_names_versions_and_the_backend_a_call_takes() -> None:
+    result = invoke("info")
+    assert result.exit_code == 0
+    for expected in (fast_lapsum.__version__, "torch", "threads", "a CPU call takes"):
+        assert expected in result.stdout
+
+
+def test_info_json_is_json_with_the_backend_and_its_reason() -> None:
+    found = json.loads(invoke("info", "--json").stdout)
+    assert found["fast_lapsum"] == fast_lapsum.__version__
+    assert found["threads"] >= 1
+    backend = found["cpu_backend"]
+    assert backend["description"]
+    assert backend["available"] == (backend["reason"] is None)
+
+
+def test_demo_prints_budget_error_and_peers_and_draws_a_picture(tmp_path: Path) -> None:
+    out = tmp_path / "mask.png"
+    result = invoke("demo", "--n", 5000, "--out", out)
+    assert result.exit_code == 0, result.output
+    for expected in ("soft_topk", "torch.softmax", "torch.topk", "torch.sort", "Budget"):
+        assert expected in result.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["mask.png"]
+    content = out.read_bytes()
+    assert content.startswith(PNG_SIGNATURE)
+    width, height = (int.from_bytes(content[start : start + 4], "big") for start in (16, 20))
+    assert width > 1000
+    assert height > 500
+    assert len(content) > 20_000
+
+
+def test_demo_spends_the_budget_exactly_for_a_fractional_k(tmp_path: Path) -> None:
+    result = invoke("demo", "--n", 4096, "--k", 10.5, "--out", tmp_path / "mask.png")
+    assert result.exit_code == 0, result.output
+    error = re.search(r"sum p - k = (\S+)", result.stdout)
+    assert error is not None
+    assert abs(float(error[1])) < 1e-5
+
+
+def test_demo_without_matplotlib_says_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli, "find_spec", lambda name: None)
+    result = invoke("demo", "--n", 2000, "--out", tmp_path / "mask.png")
+    assert result.exit_code == 0
+    assert 'pip install "fast-lapsum[bench]"' in result.stdout
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("demo", "--n", "1"), ("--n", "'1'", "whole number of at least 2")),
+        (("demo", "--n", "many"), ("--n", "'many'", "whole number of at least 2")),
+        (("demo", "--n", "100", "--k", "200"), ("--k", "200", "below n = 100")),
+        (("demo", "--n", "100", "--k", "nan"), ("--k", "'nan'", "finite number above 0")),
+        (("demo", "--n", "100", "--k", "0"), ("--k", "'0'", "finite number above 0")),
+        (("demo", "--temperature", "-1"), ("--temperature", "'-1'", "finite number above 0")),
+        (("demo", "--temperature", "warm"), ("--temperature", "'warm'", "finite number above 0")),
+        (("demo", "--device", "abacus"), ("--device", "abacus", "cpu")),
+        (("demo", "--device", "cuda:99"), ("--device", "cuda:99", "cpu")),
+        (("demo", "--seed", "-3"), ("--seed", "'-3'", "whole number of at least 0")),
+        (("demo", "--out", "/no/such/folder/mask.png"), ("--out", "/no/such/folder")),
+        (("bench", "cpu", "--repeats", "0"), ("--repeats", "'0'", "whole number of at least 1")),
+        (("fly",), ("fly",)),
+    ],
+)
+def test_a_bad_argument_is_named_with_its_value_and_exit_code_2(
+    arguments: tuple[str, ...], expected: tuple[str, ...]
+) -> None:
+    result = invoke(*arguments)
+    assert result.exit_code == 2
+    for part in expected:
+        assert part in plain(result.output)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ((), ("info", "demo", "bench", "--version")),
+        (("info",), ("backend", "--json")),
+        (("demo",), ("soft top-k", "--temperature", "Example: fast-lapsum demo")),
+        (("bench",), ("cpu",)),
+        (("bench", "cpu"), ("torch.softmax", "--quick", "Example: fast-lapsum bench cpu")),
+    ],
+)
+def test_help_says_what_a_command_does(
+    arguments: tuple[str, ...], expected: tuple[str, ...]
+) -> None:
+    result = invoke(*arguments, "--help")
+    assert result.exit_code == 0
+    for part in expected:
+        assert part in plain(result.stdout)
+
+
+def test_a_failed_picture_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail_half_way(scores: object, k: float, path: Path) -> None:
+        path.write_bytes(PNG_SIGNATURE)
+        raise OSError("disk full")
+
+    monkeypatch.setattr(plots, "draw_masks", fail_half_way)
+    result = invoke("demo", "--n", 2000, "--out", tmp_path / "mask.png")
+    assert isinstance(result.exception, OSError)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_failed_write_keeps_the_earlier_file(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    path.write_text("earlier")
+    with suppress(RuntimeError), finished_file(path) as unfinished:
+        unfinished.write_text("half")
+        raise RuntimeError
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("result.json", "earlier")]
+
+
+def test_demo_is_the_same_for_the_same_seed() -> None:
+    device = cli.environment.best_device()
+    first, second = (demo.run(1000, 50, 0.1, device, seed=7) for _ in range(2))
+    assert first.scores.equal(second.scores)
+    assert first.budget_error == second.budget_error

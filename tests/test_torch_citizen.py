@@ -1,0 +1,625 @@
+"""A good citizen of PyTorch: opcheck, compile, torch.func, checkpointing, threads, processes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.func import grad, hessian, jacfwd, jacrev, jvp, vmap
+from torch.library import opcheck
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
+
+from cases import DTYPES, generator, normal
+from fast_lapsum import log_soft_topk, soft_topk, threshold
+from fast_lapsum.nn import SoftTopK
+
+FUNCTIONS: dict[str, Callable[..., Tensor]] = {
+    "soft_topk": soft_topk,
+    "log_soft_topk": log_soft_topk,
+    "threshold": threshold,
+}
+MASK = torch.rand(3, 10, generator=generator(1)) < 0.8
+
+
+@pytest.fixture(params=FUNCTIONS)
+def function(request: pytest.FixtureRequest) -> Callable[..., Tensor]:
+    return FUNCTIONS[request.param]
+
+
+@pytest.fixture
+def fresh_compiler() -> Iterator[None]:
+    """No graphs from other tests. The compiler warns about itself: it instantiates Functions."""
+    torch._dynamo.reset()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+    torch._dynamo.reset()
+
+
+# torch.library
+
+
+def _forward_arguments() -> dict[str, tuple[object, ...]]:
+    scores, rows = normal(3, 10, dtype=torch.float32), torch.tensor([2.0, 3.5, 0.0]).double()
+    numbers = (scores, None, 2.5, None, 0.5, None, None, True, False, torch.float32)
+    with_rows = (scores, rows, 0.0, rows + 0.1, 1.0, None, None, True, False, torch.float32)
+    wide = scores.double()
+    half = scores.bfloat16()
+    mask_and_start = (wide, rows, 0.0, None, 0.5, MASK, rows, False, False, torch.float64)
+    return {
+        "numbers": numbers,
+        "rows": with_rows,
+        "mask_and_warm_start": mask_and_start,
+        "hard": (scores, None, 2.0, None, 0.5, MASK, None, True, True, torch.float32),
+        "half": (half, None, 2.0, None, 0.5, None, None, True, False, torch.bfloat16),
+        "half_to_float": (half, None, 2.0, None, 0.5, None, None, True, False, torch.float32),
+        "float_to_double": (scores, None, 2.0, None, 0.5, None, None, True, False, torch.float64),
+        "one_row": (scores[0], rows[0], 0.0, rows[1], 1.0, None, None, True, False, torch.float32),
+        "transposed": (wide.mT, None, 1.5, None, 0.5, None, None, True, False, torch.float64),
+        "expanded": (
+            wide[:1].expand(4, 10), None, 1.5, None, 0.5, None, None, True, False, torch.float64,
+        ),
+        "stepped": (wide[:, ::2], None, 1.5, None, 0.5, None, None, True, False, torch.float64),
+        "three_dims": (
+            normal(2, 3, 5).permute(2, 0, 1), None, 1.5, None, 0.0, None, None, True, False,
+            torch.float64,
+        ),
+        "no_rows": (scores[:0], None, 2.0, None, 0.5, None, None, True, False, torch.float32),
+        "no_scores": (scores[:, :0], None, 0.0, None, 0.5, None, None, True, False, torch.float32),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("case", _forward_arguments())
+def test_opcheck_of_the_forward_operator(backend: str, case: str) -> None:
+    arguments = _forward_arguments()[case]
+    opcheck(torch.ops.fast_lapsum.soft_topk.default, (*arguments, backend))
+
+
+@pytest.mark.parametrize("per_row", [False, True])
+@pytest.mark.parametrize("case", _forward_arguments())
+def test_opcheck_of_the_backward_operator(backend: str, case: str, per_row: bool) -> None:
+    arguments = _forward_arguments()[case]
+    scores, _, _, temperature, number, mask, _, largest, _, out_dtype = arguments
+    _, pair = torch.ops.fast_lapsum.soft_topk(*arguments, backend)
+    upstream = normal(*scores.shape, seed=4, dtype=out_dtype)  # type: ignore[attr-defined,arg-type]
+    for given in (upstream, upstream[..., :1].expand(upstream.shape)):
+        opcheck(
+            torch.ops.fast_lapsum.soft_topk_backward.default,
+            (given, scores, temperature, number, mask, pair, largest, per_row),
+        )
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_fake_tensors_have_the_real_shape_dtype_and_strides(
+    backend: str, function: Callable[..., Tensor], dtype: torch.dtype
+) -> None:
+    for scores in (
+        normal(3, 10, dtype=dtype),
+        normal(10, 3, dtype=dtype).mT,
+        normal(1, 10, dtype=dtype).expand(3, 10),
+        normal(3, 20, dtype=dtype)[:, ::2],
+    ):
+        real = function(scores, 2.5, 0.5, solver=backend)
+        with FakeTensorMode() as mode:
+            fake = function(mode.from_tensor(scores), 2.5, 0.5, solver=backend)
+        assert (fake.shape, fake.dtype) == (real.shape, real.dtype)
+        assert fake.stride() == real.stride()
+
+
+# torch.compile
+
+
+def _loss(function: Callable[..., Tensor], *inputs: object, **rest: object) -> Tensor:
+    return (function(*inputs, **rest) * torch.arange(1, 4).view(3, 1)).sum()
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+@pytest.mark.parametrize("variant", ["numbers", "tensors", "mask", "smallest", "hard", "other_dim"])
+def test_compiled_is_eager(backend: str, function: Callable[..., Tensor], variant: str) -> None:
+    """fullgraph=True, dynamic=True: the same values and gradients."""
+    if variant == "hard" and function is not soft_topk:
+        pytest.skip("only soft_topk has a hard variant")
+    scores = normal(3, 10, dtype=torch.float32)
+    k, t = torch.tensor([2.0, 3.0, 1.0]), torch.tensor(0.5)
+    rest: dict[str, object] = {"solver": backend}
+    rest |= {
+        "mask": {"mask": MASK},
+        "smallest": {"largest": False},
+        "hard": {"hard": True},
+        "other_dim": {"dim": 0},
+    }.get(variant, {})
+    if variant == "other_dim":
+        k = torch.tensor(1.5)
+
+    def call(scores: Tensor, k: Tensor, t: Tensor) -> Tensor:
+        if variant == "numbers":
+            out = function(scores, 2.5, 0.5, **rest)
+        else:
+            out = function(scores, k, t, **rest)
+        return torch.where(out.isfinite(), out, 0.0)
+
+    compiled = torch.compile(call, fullgraph=True, dynamic=True, backend="aot_eager")
+    results = []
+    for run in (call, compiled):
+        leaves = tuple(x.clone().requires_grad_() for x in (scores, k, t))
+        used = leaves[:1] if variant == "numbers" else leaves
+        out = run(*leaves)
+        upstream = normal(*out.shape, seed=2, dtype=torch.float32)
+        results.append((out, *torch.autograd.grad(out, used, upstream)))
+    for one, two in zip(*results, strict=True):
+        torch.testing.assert_close(one, two)
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+def test_compiled_with_the_default_backend(backend: str) -> None:
+    """Through the inductor, in a small network with gradients."""
+    weight = normal(8, 20, seed=3, dtype=torch.float32)
+
+    def network(x: Tensor, weight: Tensor, k: Tensor) -> Tensor:
+        scores = torch.tanh(x @ weight)
+        return (soft_topk(scores, k, 0.2, solver=backend) * scores).square().sum()
+
+    compiled = torch.compile(network, fullgraph=True, dynamic=True)
+    for rows in (4, 7):
+        x = normal(rows, 8, dtype=torch.float32)
+        grads = []
+        for run in (network, compiled):
+            leaf, k = weight.clone().requires_grad_(), torch.tensor(5.5, requires_grad=True)
+            grads.append(torch.autograd.grad(run(x, leaf, k), (leaf, k)))
+        for one, two in zip(*grads, strict=True):
+            torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+def test_no_recompilation_storm(backend: str, function: Callable[..., Tensor]) -> None:
+    """New shapes, new temperatures and new budgets reuse the graphs there are."""
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(
+        lambda scores, k, t: function(scores, k, t, solver=backend),
+        fullgraph=True,
+        dynamic=True,
+        backend=counter,
+    )
+    calls = [
+        (normal(rows, n, dtype=torch.float32), k, t)
+        for rows, n in ((4, 16), (5, 17), (9, 100), (2, 31))
+        for k in (2, 3, 2.5, 7.25)
+        for t in (1.0, 0.9, 0.05, 2)
+    ]
+    for scores, k, t in calls:
+        torch.testing.assert_close(
+            compiled(scores, k, t), function(scores, k, t, solver=backend), rtol=1e-5, atol=1e-6
+        )
+    # One for each pair of int or float in k and t, and room for one without symbols.
+    assert counter.frame_count <= 8, f"{counter.frame_count} graphs for {len(calls)} calls"
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+def test_no_recompilation_in_an_annealed_training_loop(backend: str) -> None:
+    """The common loop: tensors of changing batch size, a python temperature that falls."""
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(
+        lambda scores, t: soft_topk(scores, 4, t, solver=backend),
+        fullgraph=True,
+        dynamic=True,
+        backend=counter,
+    )
+    for step in range(20):
+        scores = normal(2 + step % 5, 16, dtype=torch.float32).requires_grad_()
+        compiled(scores, 1.0 - 0.04 * step).square().sum().backward()
+        assert scores.grad is not None
+    assert counter.frame_count <= 2
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+def test_the_module_compiles() -> None:
+    """With learned parameters and the kept threshold, over several steps."""
+    layer = SoftTopK(k=3, temperature=0.5, num_scores=12, learn_k=True, learn_temperature=True)
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(layer, fullgraph=True, dynamic=True, backend=counter)
+    for step in range(6):
+        scores = normal(4, 12, seed=step, dtype=torch.float32)
+        out = compiled(scores)
+        torch.testing.assert_close(out, soft_topk(scores, layer.k, layer.temperature))
+        out.square().sum().backward()
+    assert counter.frame_count <= 3
+    assert all(p.grad is not None and p.grad.isfinite() for p in layer.parameters())
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+def test_compiled_errors_are_still_errors() -> None:
+    compiled = torch.compile(lambda x, k: soft_topk(x, k), backend="aot_eager")
+    with pytest.raises(Exception, match="k must lie in"):
+        compiled(normal(4), 5)
+
+
+def test_export(backend: str) -> None:
+    """torch.export keeps the operator, and the exported program takes other batch sizes."""
+
+    class Model(torch.nn.Module):
+        def forward(self, scores: Tensor, k: Tensor) -> Tensor:
+            return soft_topk(scores, k, 0.5, solver=backend)
+
+    scores, k = normal(4, 12), torch.tensor(3.5)
+    batch = torch.export.Dim("batch")
+    program = torch.export.export(
+        Model(), (scores, k), dynamic_shapes={"scores": {0: batch}, "k": None}
+    )
+    assert any("fast_lapsum" in str(node.target) for node in program.graph.nodes)
+    for rows in (4, 9):
+        given = normal(rows, 12, seed=1)
+        torch.testing.assert_close(
+            program.module()(given, k), soft_topk(given, k, 0.5, solver=backend)
+        )
+
+
+# torch.func
+
+
+def test_vmap_over_any_dimension(backend: str, function: Callable[..., Tensor]) -> None:
+    scores = normal(4, 5, 6)
+    k, t = torch.tensor([1.5, 2.0, 2.5, 0.5]), torch.tensor([0.1, 0.5, 1.0, 2.0])
+    for in_dim in (0, 1, 2):
+        moved = scores.movedim(0, in_dim)
+        got = vmap(lambda x, k, t: function(x, k, t, solver=backend), (in_dim, 0, 0))(moved, k, t)
+        want = torch.stack([function(scores[i], k[i], t[i], solver=backend) for i in range(4)])
+        torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("which", ["scores", "k", "t", "mask", "warm_start"])
+def test_vmap_over_one_argument(backend: str, function: Callable[..., Tensor], which: str) -> None:
+    masks = torch.rand(3, 10, generator=generator(5)) < 0.8
+    batched: dict[str, Tensor] = {
+        "scores": normal(3, 10),
+        "k": torch.tensor([1.5, 2.0, 4.0]),
+        "t": torch.tensor([0.1, 0.5, 1.0]),
+        "mask": masks,
+        "warm_start": torch.tensor([0.0, 1.0, -1.0]),
+    }
+
+    def call(value: Tensor) -> Tensor:
+        values = {name: x[0] for name, x in batched.items()} | {which: value}
+        return function(
+            values["scores"], values["k"], values["t"],
+            mask=values["mask"], warm_start=values["warm_start"], solver=backend,
+        )  # fmt: skip
+
+    want = torch.stack([call(value) for value in batched[which]])
+    torch.testing.assert_close(vmap(call)(batched[which]), want)
+
+
+def test_vmap_nested_and_with_dim(backend: str, function: Callable[..., Tensor]) -> None:
+    scores, k = normal(3, 4, 5, 6), torch.tensor([1.0, 2.0, 2.5, 3.0])
+    inner = vmap(lambda x, k: function(x, k, 0.5, dim=0, solver=backend), (0, 0))
+    got = vmap(inner, (0, None))(scores, k)
+    want = torch.stack(
+        [
+            torch.stack([function(row[i], k[i], 0.5, dim=0, solver=backend) for i in range(4)])
+            for row in scores
+        ]
+    )  # fmt: skip
+    torch.testing.assert_close(got, want)
+
+
+def test_vmap_of_the_hard_mask_and_numbers(backend: str) -> None:
+    scores = normal(3, 4, 10)
+    got = vmap(lambda x: soft_topk(x, 3, 0.5, hard=True, largest=False, solver=backend))(scores)
+    assert torch.equal(got, soft_topk(scores, 3, 0.5, hard=True, largest=False, solver=backend))
+
+
+def test_per_sample_gradients(backend: str, function: Callable[..., Tensor]) -> None:
+    """vmap over grad, for scores, k and t at once."""
+    scores, k, t = normal(4, 8), torch.tensor([1.5, 2, 3, 7.5]).double(), normal(4).exp()
+    weights = normal(8, seed=2)
+
+    def loss(x: Tensor, k: Tensor, t: Tensor) -> Tensor:
+        return (function(x, k, t, solver=backend) * weights).sum()
+
+    got = vmap(grad(loss, argnums=(0, 1, 2)))(scores, k, t)
+    leaves = tuple(x.clone().requires_grad_() for x in (scores, k, t))
+    total = sum(loss(*(x[i] for x in leaves)) for i in range(4))
+    want = torch.autograd.grad(total, leaves)  # type: ignore[arg-type]
+    for one, two in zip(got, want, strict=True):
+        torch.testing.assert_close(one, two)
+
+
+def test_jacobians_agree(backend: str, function: Callable[..., Tensor]) -> None:
+    scores, k, t = normal(2, 6), torch.tensor([1.5, 4.0]).double(), torch.tensor(0.7).double()
+
+    def call(x: Tensor, k: Tensor, t: Tensor) -> Tensor:
+        return function(x, k, t, solver=backend)
+
+    wanted = torch.autograd.functional.jacobian(call, (scores, k, t))
+    for transform in (jacrev, jacfwd):
+        for got, want in zip(transform(call, argnums=(0, 1, 2))(scores, k, t), wanted, strict=True):
+            torch.testing.assert_close(got, want)
+
+
+def test_hessian(backend: str, function: Callable[..., Tensor]) -> None:
+    scores, weights = normal(5), normal(5, seed=1)
+
+    def loss(x: Tensor) -> Tensor:
+        return (function(x, 2.3, 0.6, solver=backend) * weights).square().sum()
+
+    want = torch.autograd.functional.hessian(loss, scores)
+    for transform in (hessian, lambda f: jacrev(jacrev(f)), lambda f: jacrev(jacfwd(f))):
+        torch.testing.assert_close(transform(loss)(scores), want)
+
+
+def test_jvp_and_forward_mode(backend: str, function: Callable[..., Tensor]) -> None:
+    """torch.func.jvp, dual numbers, and a finite difference agree."""
+    inputs = (normal(7), torch.tensor(2.4).double(), torch.tensor(0.8).double())
+    direction = (normal(7, seed=1), torch.tensor(0.3).double(), torch.tensor(-0.2).double())
+
+    def call(*x: Tensor) -> Tensor:
+        return function(*x, solver=backend)
+
+    value, tangent = jvp(call, inputs, direction)
+    torch.testing.assert_close(value, call(*inputs))
+    with torch.autograd.forward_ad.dual_level():
+        duals = [
+            torch.autograd.forward_ad.make_dual(x, d)
+            for x, d in zip(inputs, direction, strict=True)
+        ]
+        dual = torch.autograd.forward_ad.unpack_dual(call(*duals))
+    torch.testing.assert_close(dual.tangent, tangent)
+    step = 1e-6
+    ahead, behind = (
+        call(*(x + sign * step * d for x, d in zip(inputs, direction, strict=True)))
+        for sign in (1, -1)
+    )
+    torch.testing.assert_close(tangent, (ahead - behind) / (2 * step), rtol=1e-6, atol=1e-8)
+
+
+def test_functional_call_over_the_module() -> None:
+    """grad over a module's parameters, with a batch of them: an ensemble."""
+    layer = SoftTopK(k=3, temperature=0.5, num_scores=8, learn_k=True, learn_temperature=True)
+    scores = normal(4, 8, dtype=torch.float32)
+    layer(scores)
+    parameters = {name: p.detach() for name, p in layer.named_parameters()}
+
+    def loss(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
+        return torch.func.functional_call(layer, parameters, (x,)).square().sum()
+
+    grads = grad(loss)(parameters, scores)
+    layer(scores).square().sum().backward()
+    for name, parameter in layer.named_parameters():
+        torch.testing.assert_close(grads[name], parameter.grad)
+    ensemble = {name: torch.stack((p, p + 0.5)) for name, p in parameters.items()}
+    losses = vmap(loss, in_dims=(0, None))(ensemble, scores)
+    torch.testing.assert_close(losses[0], loss(parameters, scores))
+    layer(scores)  # nothing of the transform is left behind in the kept threshold
+
+
+# checkpointing, autocast, gradient modes
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_checkpoint(backend: str, function: Callable[..., Tensor], use_reentrant: bool) -> None:
+    leaves = tuple(x.requires_grad_() for x in (normal(3, 9), normal(3).abs() * 3, normal().exp()))
+
+    def call(x: Tensor, k: Tensor, t: Tensor) -> Tensor:
+        return function(torch.tanh(x), k, t, solver=backend)
+
+    plain = call(*leaves)
+    saved = checkpoint(call, *leaves, use_reentrant=use_reentrant)
+    assert torch.equal(plain, saved)
+    upstream = normal(*plain.shape, seed=1)
+    results = []
+    for out in (plain, saved):
+        for leaf in leaves:
+            leaf.grad = None
+        out.backward(upstream)
+        results.append([leaf.grad for leaf in leaves])
+    for one, two in zip(*results, strict=True):
+        torch.testing.assert_close(one, two)
+
+
+def test_gradients_under_autocast(backend: str) -> None:
+    """A bfloat16 matrix product feeds the mask, and the gradient finds its way back."""
+    weight = normal(6, 20, dtype=torch.float32).requires_grad_()
+    x = normal(4, 6, seed=1, dtype=torch.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        scores = x @ weight
+        assert scores.dtype == torch.bfloat16
+        p = soft_topk(scores, 5, 0.5, solver=backend)
+    assert p.dtype == torch.float32
+    (got,) = torch.autograd.grad(p.square().sum(), weight)
+    assert got.isfinite().all()
+    assert got.abs().max() > 0
+
+
+def test_gradient_modes(backend: str, function: Callable[..., Tensor]) -> None:
+    scores = normal(3, 9).requires_grad_()
+    want = function(scores, 2.5, solver=backend)
+    assert want.requires_grad
+    with torch.no_grad():
+        quiet = function(scores, 2.5, solver=backend)
+    with torch.inference_mode():
+        inference = function(scores, 2.5, solver=backend)
+    assert not quiet.requires_grad
+    assert inference.is_inference()
+    for out in (quiet, inference):
+        assert torch.equal(out, want)
+
+
+def _negated_view(values: Tensor) -> Tensor:
+    """The same values, but stored with the opposite sign: a view with torch's negative bit."""
+    view = torch.complex(torch.zeros_like(values), -values).conj().imag
+    assert view.is_neg()
+    assert torch.equal(view, values)
+    return view
+
+
+@pytest.mark.parametrize("which", ["scores", "k", "t", "warm_start", "grad"])
+def test_views_with_the_negative_bit(backend: str, which: str) -> None:
+    """The number that counts is not the number in memory."""
+    values = {
+        "scores": normal(3, 9),
+        "k": torch.tensor([1.0, 2.5, 4.0], dtype=torch.float64),
+        "t": torch.tensor([0.5, 1.0, 0.1], dtype=torch.float64),
+        "warm_start": torch.tensor([0.5, 1.0, 0.1], dtype=torch.float64),
+        "grad": normal(3, 9, seed=1),
+    }
+    results = []
+    for changed in (values, values | {which: _negated_view(values[which])}):
+        leaves = [changed[name].detach().requires_grad_() for name in ("scores", "k", "t")]
+        p = soft_topk(*leaves, warm_start=changed["warm_start"], solver=backend)
+        results.append((p, *torch.autograd.grad(p, leaves, changed["grad"])))
+    for one, two in zip(*results, strict=True):
+        torch.testing.assert_close(one, two)
+
+
+def test_parameters_and_subclasses(backend: str) -> None:
+    """An nn.Parameter and a Tensor subclass as scores, k and t."""
+
+    class Tagged(Tensor):
+        pass
+
+    scores, k, t = normal(3, 9), torch.tensor(2.5).double(), torch.tensor(0.5).double()
+    want = soft_topk(scores, k, t, solver=backend)
+    for wrap in (torch.nn.Parameter, lambda x: x.as_subclass(Tagged)):
+        got = soft_topk(wrap(scores), wrap(k), wrap(t), solver=backend)
+        torch.testing.assert_close(got.as_subclass(Tensor), want)
+
+
+def test_dispatch_modes_see_the_operator(backend: str) -> None:
+    """Whoever watches the dispatcher (profilers, flop counters, tracers) sees the call."""
+    seen: list[str] = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    scores = normal(3, 9).requires_grad_()
+    with Watch():
+        soft_topk(scores, 2.5, solver=backend).square().sum().backward()
+    assert any("fast_lapsum.soft_topk.default" in name for name in seen)
+    assert any("fast_lapsum.soft_topk_backward.default" in name for name in seen)
+
+
+def test_a_zero_gradient_without_memory(backend: str) -> None:
+    """torch may send zeros that have no memory behind them; a process of its own may crash."""
+    script = """
+import sys, torch
+from fast_lapsum import soft_topk
+scores = torch.randn(3, 9).requires_grad_()
+p = soft_topk(scores, 2.5, solver=sys.argv[1])
+(grad,) = torch.autograd.grad(p, scores, torch._efficientzerotensor(3, 9))
+assert (grad == 0).all()
+"""
+    done = _run_script(script, backend)
+    assert done.returncode == 0, f"exit code {done.returncode}: {done.stderr}"
+
+
+def test_backward_twice_needs_retain_graph(backend: str) -> None:
+    scores = normal(3, 9).requires_grad_()
+    out = soft_topk(scores, 2.5, solver=backend).square().sum()
+    out.backward(retain_graph=True)
+    first = scores.grad
+    assert first is not None
+    scores.grad = None
+    out.backward()
+    assert torch.equal(first, scores.grad)
+    with pytest.raises(RuntimeError, match="second time"):
+        out.backward()
+
+
+def test_a_changed_input_is_noticed(backend: str) -> None:
+    """What backward needs is saved through autograd, which sees in-place changes."""
+    scores = normal(3, 9).requires_grad_()
+    moved = scores * 1
+    out = soft_topk(moved, 2.5, solver=backend).square().sum()
+    moved.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.backward()
+
+
+# threads and processes
+
+
+@pytest.mark.parametrize("threads", [1, 2], indirect=True)
+@pytest.mark.parametrize("shape", [(40, 257), (1, 150_000)], ids=str)
+def test_concurrent_calls_give_the_same_bits(backend: str, shape: tuple[int, int]) -> None:
+    """Eight python threads, each with its own temperature, forward and backward."""
+    inputs = [(normal(*shape, seed=i, dtype=torch.float32), 0.01 * 3**i) for i in range(8)]
+    results: dict[int, list[tuple[Tensor, Tensor]]] = {i: [] for i in range(8)}
+
+    def work(index: int) -> tuple[Tensor, Tensor]:
+        scores, t = inputs[index]
+        leaf = scores.clone().requires_grad_()
+        p = soft_topk(leaf, shape[1] / 8, t, solver=backend)
+        return p.detach(), torch.autograd.grad(p.square().sum(), leaf)[0]
+
+    def repeat(index: int) -> None:
+        for _ in range(3):
+            results[index].append(work(index))
+
+    alone = [work(index) for index in range(8)]
+    callers = [threading.Thread(target=repeat, args=(i,)) for i in range(8)]
+    for thread in callers:
+        thread.start()
+    for thread in callers:
+        thread.join(timeout=60)
+        assert not thread.is_alive()
+    for index, (p, gradient) in enumerate(alone):
+        assert len(results[index]) == 3
+        for got_p, got_gradient in results[index]:
+            assert torch.equal(got_p, p)
+            assert torch.equal(got_gradient, gradient)
+
+
+def _run_script(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", script, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+
+
+FORK = """
+import os, signal, sys, time
+import torch
+from fast_lapsum import soft_topk
+
+solver, n = sys.argv[1], int(sys.argv[2])
+
+def call():
+    scores = torch.randn(4, n, generator=torch.Generator().manual_seed(0))
+    return float(soft_topk(scores, n / 8, 0.1, solver=solver).double().sum())
+
+wanted = call()
+child = os.fork()
+if child == 0:
+    torch.set_num_threads(1)  # as torch's DataLoader does in its workers
+    os._exit(0 if abs(call() - wanted) < 1e-9 * wanted else 3)
+deadline = time.monotonic() + 30
+while time.monotonic() < deadline:
+    done, status = os.waitpid(child, os.WNOHANG)
+    if done:
+        sys.exit(os.waitstatus_to_exitcode(status))
+    time.sleep(0.05)
+os.kill(child, signal.SIGKILL)
+os.waitpid(child, 0)
+sys.exit("the forked child hangs")
+"""
+
+
+@pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="needs os.fork")
+@pytest.mark.parametrize("n", [100, 400_000])
+def test_a_forked_data_loader_worker_finishes(backend: str, n: int) -> None:
+    """The parent has used its threads; a worker forked from it must not wait for them."""
+    done = _run_script(FORK, backend, str(n))
+    assert done.returncode == 0, done.stderr
