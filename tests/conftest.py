@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+from torch import Tensor
 
 from cases import BACKENDS, num_threads
+from fast_lapsum import log_soft_topk, soft_topk, threshold
 from fast_lapsum.cpu import kernel
 
 # torch loads this on the first use of forward mode and warns about itself while it does.
@@ -37,6 +39,12 @@ def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     if request.param != "auto":
         monkeypatch.setattr(kernel, "supports", lambda tensor: False)
     return str(request.param)
+
+
+@pytest.fixture(params=[soft_topk, log_soft_topk, threshold], ids=lambda f: f.__name__)
+def function(request: pytest.FixtureRequest) -> Callable[..., Tensor]:
+    """The differentiable functions, which take the same arguments."""
+    return request.param  # type: ignore[no-any-return]
 
 
 @pytest.fixture(autouse=True)

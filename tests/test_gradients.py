@@ -14,11 +14,6 @@ from cases import DISTRIBUTIONS, FULL_DTYPES, TEMPERATURES, budgets, generator, 
 from fast_lapsum import log_soft_topk, reference, soft_topk, threshold
 
 inf, nan = math.inf, math.nan
-FUNCTIONS: dict[str, Callable[..., Tensor]] = {
-    "soft_topk": soft_topk,
-    "log_soft_topk": log_soft_topk,
-    "threshold": threshold,
-}
 MASK = torch.tensor([[True, True, False, True, True, True], [True, False, True, True, True, True]])
 #: Keyword arguments, and the scores they go with where those are special.
 VARIANTS: dict[str, dict[str, object]] = {
@@ -28,11 +23,6 @@ VARIANTS: dict[str, dict[str, object]] = {
     "mask_and_smallest": {"mask": MASK, "largest": False},
     "other_dim": {"dim": 0},
 }
-
-
-@pytest.fixture(params=FUNCTIONS)
-def function(request: pytest.FixtureRequest) -> Callable[..., Tensor]:
-    return FUNCTIONS[request.param]
 
 
 def _leaves(dim: int = -1) -> tuple[Tensor, Tensor, Tensor]:

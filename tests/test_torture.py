@@ -144,6 +144,21 @@ def test_the_rows_that_are_hardest_for_an_iteration(backend: str, dtype: torch.d
         _check_batch(batch, dtype, backend, index)
 
 
+@pytest.mark.parametrize("dtype", FULL_DTYPES, ids=str)
+@pytest.mark.parametrize("row", [[1.0, 0.0], [0.0, -1.0, 1.0], [1.0, 0.0, 0.0, 0.99]], ids=str)
+def test_denormal_tail_sums_certify_nothing(
+    backend: str, dtype: torch.dtype, row: list[float]
+) -> None:
+    """A trial threshold may be so many t from the next score that its tail sum is denormal."""
+    n = len(row)
+    temperatures = torch.logspace(-6, 0, 3_000, dtype=torch.float64)
+    for k in (0.03, 0.5, 1.0, 1.03, n - 1.5, n - 1.0, n - 0.03):
+        scores = torch.tensor(row, dtype=torch.float64).expand(len(temperatures), n)
+        budgets = torch.full_like(temperatures, k)
+        batch = Batch(scores, budgets, temperatures, [str(row)] * len(temperatures))
+        _check_batch(batch, dtype, backend, seed=0)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", FULL_DTYPES, ids=str)
 @pytest.mark.parametrize("solver", PASS_COUNTERS)

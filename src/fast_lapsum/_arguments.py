@@ -38,13 +38,12 @@ def check_scores(scores: Tensor, dim: int) -> int:
 
 def check_number(name: str, value: object) -> float:
     """A real number as a float."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, torch.SymInt, torch.SymFloat)):
-        try:
-            return float(value.__float__())  # type: ignore[attr-defined]
-        except (AttributeError, TypeError):
-            pass
-        raise TypeError(f"{name} must be a number or a tensor, got {type(value).__name__}")
-    return value  # type: ignore[return-value]
+    if isinstance(value, (int, float, torch.SymInt, torch.SymFloat)):
+        if not isinstance(value, bool):
+            return value  # type: ignore[return-value]
+    elif hasattr(value, "__float__"):  # a numpy scalar
+        return float(value)
+    raise TypeError(f"{name} must be a number or a tensor, got {type(value).__name__}")
 
 
 def check_budget_number(k: float, count: int, hard: bool) -> None:
@@ -73,7 +72,7 @@ def check_per_row(name: str, value: Tensor, scores: Tensor, rows_shape: torch.Si
                 f"{name} must be on the device of scores ({scores.device}), got {value.device}"
             )
         value = value.to(scores.device, non_blocking=True)
-    value = value.to(torch.float32 if scores.device.type == "mps" else torch.float64)
+    value = value.to(torch.float32 if scores.device.type == "mps" else torch.float64).resolve_neg()
     if value.shape == rows_shape:
         return value
     try:
@@ -83,6 +82,13 @@ def check_per_row(name: str, value: Tensor, scores: Tensor, rows_shape: torch.Si
             f"{name} must broadcast to the shape of scores without dim, {tuple(rows_shape)}, "
             f"got shape {tuple(value.shape)}"
         ) from None
+
+
+def check_warm_start(warm_start: Tensor, scores: Tensor, rows_shape: torch.Size) -> Tensor:
+    """An earlier threshold, one per row."""
+    if not isinstance(warm_start, Tensor):
+        raise TypeError(f"warm_start must be a torch.Tensor, got {type(warm_start).__name__}")
+    return check_per_row("warm_start", warm_start.detach(), scores, rows_shape)
 
 
 def check_mask(mask: Tensor, scores: Tensor) -> Tensor:

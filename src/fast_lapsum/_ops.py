@@ -16,6 +16,7 @@ from .solvers import backend as plain
 from .solvers.backend import compute_dtype
 
 NAMESPACE = "fast_lapsum"
+Dims = tuple[int | None, ...]
 
 torch.library.define(
     f"{NAMESPACE}::soft_topk",
@@ -59,6 +60,8 @@ def soft_topk(
                 out_dtype,
             )
         solver = "two_exponential"
+    if budget is None and scores.is_cpu:  # elsewhere looking would wait for the device
+        plain.check_budget_fits(scores, mask, largest, budget_number)
     return plain.forward(
         scores,
         _per_row(budget, budget_number, scores),
@@ -105,7 +108,7 @@ torch.library.impl(f"{NAMESPACE}::soft_topk", "default", soft_topk)
 torch.library.impl(f"{NAMESPACE}::soft_topk_backward", "default", _soft_topk_backward_tensors)
 
 
-@torch.library.register_fake(f"{NAMESPACE}::soft_topk")
+@torch.library.register_fake(f"{NAMESPACE}::soft_topk")  # type: ignore[untyped-decorator]
 def _(
     scores: Tensor,
     budget: Tensor | None,
@@ -123,7 +126,7 @@ def _(
     return torch.empty_like(scores, dtype=out_dtype), threshold
 
 
-@torch.library.register_fake(f"{NAMESPACE}::soft_topk_backward")
+@torch.library.register_fake(f"{NAMESPACE}::soft_topk_backward")  # type: ignore[untyped-decorator]
 def _(
     grad: Tensor,
     scores: Tensor,
@@ -156,7 +159,7 @@ def _per_row(values: Tensor | None, number: float, scores: Tensor) -> Tensor:
     return scores.new_full(scores.shape[:-1], number, dtype=row_dtype(scores))
 
 
-def _vmap_soft_topk(info, in_dims, *args):  # type: ignore[no-untyped-def]
+def _vmap_soft_topk(info: Any, in_dims: Dims, *args: Any) -> tuple[Any, Any]:
     scores, budget, temperature, mask, warm_start = _batch_first(
         info.batch_size, in_dims, args, (0, 1, 3, 5, 6)
     )
@@ -166,7 +169,7 @@ def _vmap_soft_topk(info, in_dims, *args):  # type: ignore[no-untyped-def]
     return out, (0, 0)
 
 
-def _vmap_soft_topk_backward(info, in_dims, *args):  # type: ignore[no-untyped-def]
+def _vmap_soft_topk_backward(info: Any, in_dims: Dims, *args: Any) -> tuple[Any, Any]:
     grad, scores, temperature, mask, threshold = _batch_first(
         info.batch_size, in_dims, args, (0, 1, 2, 4, 5)
     )
@@ -176,15 +179,15 @@ def _vmap_soft_topk_backward(info, in_dims, *args):  # type: ignore[no-untyped-d
     return out, (0, 0, 0) if args[7] else (0, None, None)
 
 
-def _batch_first(batch_size, in_dims, args, which):  # type: ignore[no-untyped-def]
+def _batch_first(
+    batch_size: int, in_dims: Dims, args: tuple[Any, ...], which: tuple[int, ...]
+) -> list[Any]:
     """The tensor arguments with the mapped dimension first, as one more dimension of rows."""
     moved = []
     for index in which:
         value, dim = args[index], in_dims[index]
         if value is not None:
-            value = (
-                value.expand(batch_size, *value.shape) if dim is None else value.movedim(dim, 0)
-            )
+            value = value.expand(batch_size, *value.shape) if dim is None else value.movedim(dim, 0)
         moved.append(value)
     return moved
 

@@ -17,8 +17,9 @@ from ._arguments import (
     check_scores,
     check_temperature_number,
     check_values,
+    check_warm_start,
 )
-from ._autograd import Settings
+from ._derivatives import Settings, threshold_offset
 from ._ops import row_dtype
 from .solvers.backend import SOLVERS, compute_dtype
 
@@ -106,22 +107,19 @@ def soft_topk(
         >>> scores = torch.tensor([2.0, 1.0, 0.0, -1.0], requires_grad=True)
         >>> p = soft_topk(scores, k=2, temperature=0.5)
         >>> p
-        tensor([0.9752, 0.8161, 0.1839, 0.0248], grad_fn=<SoftTopKBackward>)
-        >>> float(p.sum())
+        tensor([0.9751, 0.8161, 0.1839, 0.0249], grad_fn=<SoftTopKBackward>)
+        >>> p.sum().item()
         2.0
         >>> p[0].backward()
         >>> scores.grad
-        tensor([ 0.0467, -0.0205, -0.0205, -0.0057])
+        tensor([ 0.0468, -0.0219, -0.0219, -0.0030])
     """
-    call = _prepare(
-        scores, k, temperature, dim, largest, mask, hard, warm_start, solver, validate
-    )
-    out, pair = _autograd.soft_topk(*call.tensors, call.settings)
-    if call.dim is not None:
-        out = out.movedim(-1, call.dim)
+    call = _prepare(scores, k, temperature, dim, largest, mask, hard, warm_start, solver, validate)
+    out, pair = call.solve()
+    out = call.restore(out)
     if not return_threshold:
         return out
-    return out, _threshold_value(pair, call).detach()
+    return out, call.threshold_value(pair).detach()
 
 
 def log_soft_topk(
@@ -147,14 +145,14 @@ def log_soft_topk(
         >>> soft_topk(scores, k=1)
         tensor([1., 0., 0.])
         >>> log_soft_topk(scores, k=1)
-        tensor([   0.0000, -150.6931, -450.6931])
+        tensor([  -0.0000, -150.6931, -450.6931])
     """
     call = _prepare(scores, k, temperature, dim, largest, mask, False, warm_start, solver, validate)
-    moved, budget, row_temperature, moved_mask, _ = call.tensors
-    _, pair = _autograd.soft_topk(*(_detached(x) for x in call.tensors), call.settings)
-    log_p = _autograd.log_mask(moved, budget, row_temperature, moved_mask, pair, call.settings)
-    log_p = log_p.to(call.settings.out_dtype)
-    return log_p if call.dim is None else log_p.movedim(-1, call.dim)
+    _, pair = call.detach().solve()
+    log_p = _autograd.log_soft_topk(
+        call.scores, call.budget, call.temperature, call.mask, pair, call.settings
+    )
+    return call.restore(log_p)
 
 
 def threshold(
@@ -180,12 +178,11 @@ def threshold(
         tensor(2.)
     """
     call = _prepare(scores, k, temperature, dim, largest, mask, False, warm_start, solver, validate)
-    moved, budget, row_temperature, moved_mask, _ = call.tensors
-    _, pair = _autograd.soft_topk(*(_detached(x) for x in call.tensors), call.settings)
-    offset = _autograd.ThresholdOffset.apply(  # type: ignore[no-untyped-call]
-        moved, budget, row_temperature, moved_mask, pair, *call.settings
+    _, pair = call.detach().solve()
+    offset = threshold_offset(
+        call.scores, call.budget, call.temperature, call.mask, pair, call.settings
     )
-    return _threshold_value(torch.stack((pair[..., 0], offset), -1), call)
+    return call.threshold_value(torch.stack((pair[..., 0], offset), -1))
 
 
 def hard_topk_mask(
@@ -205,9 +202,8 @@ def hard_topk_mask(
         >>> hard_topk_mask(torch.tensor([1.0, 3.0, 3.0, 3.0]), k=2)
         tensor([0., 1., 1., 0.])
     """
-    call = _prepare(scores.detach(), k, 0.0, dim, largest, mask, True, None, "auto", validate)
-    out, _ = _autograd.soft_topk(*(_detached(x) for x in call.tensors), call.settings)
-    return out if call.dim is None else out.movedim(-1, call.dim)
+    call = _prepare(scores, k, 0.0, dim, largest, mask, True, None, "auto", validate)
+    return call.restore(call.detach().solve()[0])
 
 
 def sample_topk(
@@ -232,32 +228,23 @@ def sample_topk(
         >>> float(drawn.sum())
         10.0
     """
-    call = _prepare(
-        scores.detach(), k, temperature, dim, largest, mask, True, None, "auto", validate
-    )
-    tensors = [_detached(x) for x in call.tensors]
-    wide = torch.float32 if scores.device.type == "mps" else torch.float64
-    soft_settings = call.settings._replace(hard=False, out_dtype=wide)
-    p, _ = _autograd.soft_topk(*tensors, soft_settings)  # type: ignore[arg-type]
+    call = _prepare(scores, k, temperature, dim, largest, mask, True, None, "auto", validate)
+    call = call.detach()
+    wide = row_dtype(scores)
+    soft = call._replace(settings=call.settings._replace(hard=False, out_dtype=wide))
+    p, _ = soft.solve()
+    budget = call.settings.budget_number if call.budget is None else call.budget[..., None]
     passed = p.cumsum(-1)
-    budget = call.settings.budget_number if tensors[1] is None else tensors[1][..., None]
     passed = passed * (budget / passed[..., -1:])  # the last sum is k itself
     start = torch.rand(p.shape[:-1], generator=generator, device=p.device, dtype=wide)
     steps = torch.floor(passed + start[..., None])
     drawn = torch.diff(steps, dim=-1, prepend=torch.zeros_like(steps[..., :1])).clamp(0, 1)
     # Rounding of the running sum may miss one in a billion: the hard mask of drawn + p is drawn
     # itself when it holds k ones, and makes up for the odd one with the likeliest score otherwise.
-    rank = torch.where(p > 0, drawn + p, -math.inf)
-    rank = torch.where(p.isnan(), p, rank)
-    out, _ = _autograd.soft_topk(
-        rank,
-        tensors[1],
-        None,
-        None,
-        None,
-        call.settings._replace(temperature_number=0.0, largest=True),
-    )
-    return out if call.dim is None else out.movedim(-1, call.dim)
+    rank = torch.where(p.isnan() | (p > 0), drawn + p, -math.inf)
+    settings = call.settings._replace(temperature_number=0.0, largest=True)
+    ranked = call._replace(scores=rank, temperature=None, mask=None, settings=settings)
+    return call.restore(ranked.solve()[0])
 
 
 def lapsum(scores: Tensor, k: Number | Tensor, alpha: Number | Tensor, *, dim: int = -1) -> Tensor:
@@ -267,15 +254,15 @@ def lapsum(scores: Tensor, k: Number | Tensor, alpha: Number | Tensor, *, dim: i
     smallest. ``lapsum(r, k, -t)`` is ``soft_topk(r, k, t)``.
 
     Example:
-        >>> lapsum(torch.tensor([2.0, 1.0, 0.0]), k=1, alpha=-0.1)
-        tensor([9.9997e-01, 3.3845e-05, 1.5365e-09])
+        >>> lapsum(torch.tensor([2.0, 1.0, 0.0]), k=1, alpha=-0.5)
+        tensor([0.8040, 0.1726, 0.0234])
     """
     if isinstance(alpha, Tensor):
         # The side may differ from row to row, and choosing it on the host would wait for a GPU.
         dim = check_scores(scores, dim)
         shape = scores.shape[:dim] + scores.shape[dim + 1 :]
-        side = check_per_row("alpha", alpha, scores, shape).detach().sign().unsqueeze(dim)
-        return soft_topk(-side.to(scores.dtype) * scores, k, alpha.abs(), dim=dim)
+        smallest = (check_per_row("alpha", alpha, scores, shape).detach() > 0).unsqueeze(dim)
+        return soft_topk(torch.where(smallest, -scores, scores), k, alpha.abs(), dim=dim)
     number = check_number("alpha", alpha)
     if not abs(number) < math.inf:
         raise ValueError(f"alpha must be finite, got alpha={number}")
@@ -285,9 +272,41 @@ def lapsum(scores: Tensor, k: Number | Tensor, alpha: Number | Tensor, *, dim: i
 class _Call(NamedTuple):
     """A checked call: tensors with rows along the last dimension, and where that came from."""
 
-    tensors: tuple[Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None]
+    scores: Tensor
+    budget: Tensor | None
+    temperature: Tensor | None
+    mask: Tensor | None
+    warm_start: Tensor | None
     settings: Settings
     dim: int | None
+
+    def detach(self) -> _Call:
+        """The same call without a graph."""
+        return self._replace(
+            scores=self.scores.detach(),
+            budget=None if self.budget is None else self.budget.detach(),
+            temperature=None if self.temperature is None else self.temperature.detach(),
+        )
+
+    def solve(self) -> tuple[Tensor, Tensor]:
+        """Mask, rows still last, and threshold pairs."""
+        return _autograd.soft_topk(*self[:6])
+
+    def restore(self, out: Tensor) -> Tensor:
+        """The rows back in the caller's dimension."""
+        return out if self.dim is None else out.movedim(-1, self.dim)
+
+    def threshold_value(self, pair: Tensor) -> Tensor:
+        """b in the caller's sense: hi + lo, or hi alone where lo is a tie share."""
+        hi, lo = pair.unbind(-1)
+        is_hard = hi == math.inf
+        tiny = torch.finfo(compute_dtype(self.scores.dtype)).tiny
+        if self.temperature is not None:
+            is_hard = is_hard | (self.temperature.detach() < tiny)
+        elif self.settings.temperature_number < tiny:
+            is_hard = torch.ones_like(is_hard)
+        b = torch.where(is_hard, hi, hi + lo)
+        return b if self.settings.largest else -b
 
 
 def _prepare(
@@ -329,7 +348,7 @@ def _prepare(
         if row_temperature is None:
             row_temperature, temperature_number = _full(scores, temperature_number), 1.0
     if warm_start is not None:
-        warm_start = check_per_row("warm_start", warm_start.detach(), scores, shape[:-1])
+        warm_start = check_warm_start(warm_start, scores, shape[:-1])
     if validate:
         check_values(
             scores.detach(),
@@ -342,7 +361,7 @@ def _prepare(
     if out_dtype.itemsize == 2 and torch.is_autocast_enabled(scores.device.type):
         out_dtype = torch.float32
     settings = Settings(budget_number, temperature_number, largest, hard, out_dtype, solver)
-    return _Call((scores, budget, row_temperature, mask, warm_start), settings, moved_from)
+    return _Call(scores, budget, row_temperature, mask, warm_start, settings, moved_from)
 
 
 def _full(scores: Tensor, number: float) -> Tensor:
@@ -350,18 +369,3 @@ def _full(scores: Tensor, number: float) -> Tensor:
     operator is given, and none for a number that a tensor is multiplied with.
     """
     return scores.new_ones(scores.shape[:-1], dtype=row_dtype(scores)) * number
-
-
-def _detached(value: Tensor | None) -> Tensor | None:
-    return None if value is None else value.detach()
-
-
-def _threshold_value(pair: Tensor, call: _Call) -> Tensor:
-    """b in the caller's sense: hi + lo, or hi alone where lo is a tie share."""
-    hi, lo = pair.unbind(-1)
-    temperature = call.tensors[2]
-    t = call.settings.temperature_number if temperature is None else temperature.detach()
-    tiny = torch.finfo(compute_dtype(call.tensors[0].dtype)).tiny
-    is_hard = (hi == math.inf) | (torch.as_tensor(t, device=hi.device) < tiny)
-    b = torch.where(is_hard, hi, hi + lo)
-    return b if call.settings.largest else -b

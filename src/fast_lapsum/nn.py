@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from ._arguments import check_number, check_scores
 from .functional import soft_topk
 
 ScheduleShape = Literal["exponential", "linear", "cosine"]
@@ -34,7 +35,7 @@ class SoftTopK(torch.nn.Module):
     Example:
         >>> layer = SoftTopK(k=2, temperature=0.1, num_scores=4, learn_k=True)
         >>> mask = layer(torch.tensor([[4.0, 3.0, 1.0, 0.0]]))
-        >>> round(float(mask.sum()), 4)
+        >>> round(mask.sum().item(), 4)
         2.0
     """
 
@@ -52,6 +53,7 @@ class SoftTopK(torch.nn.Module):
         keep_threshold: bool = True,
     ) -> None:
         super().__init__()
+        k, temperature = check_number("k", k), check_number("temperature", temperature)
         if learn_k and hard:
             raise ValueError(
                 "hard=True needs a whole k, and learn_k=True does not keep it whole: "
@@ -99,7 +101,7 @@ class SoftTopK(torch.nn.Module):
         """The temperature: a number, or a positive tensor when it is learned."""
         if self.log_temperature is None:
             return self._fixed_temperature
-        return self.log_temperature.exp()
+        return self.log_temperature.clamp(-80.0, 80.0).exp()
 
     @temperature.setter
     def temperature(self, value: float) -> None:
@@ -115,7 +117,8 @@ class SoftTopK(torch.nn.Module):
 
     def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
         """The mask of ``scores``; ``mask`` marks with True the scores that take part."""
-        if self.num_scores is not None and scores.shape[self.dim] != self.num_scores:
+        dim = check_scores(scores, self.dim)
+        if self.num_scores is not None and scores.shape[dim] != self.num_scores:
             raise ValueError(
                 f"scores must have num_scores={self.num_scores} entries along dim={self.dim}, "
                 f"got shape {tuple(scores.shape)}"
@@ -147,7 +150,7 @@ class SoftTopK(torch.nn.Module):
 
     def extra_repr(self) -> str:
         """What ``print`` shows of the layer."""
-        k, temperature = float(self.k), float(self.temperature)
+        k, temperature = (torch.as_tensor(x).item() for x in (self.k, self.temperature))
         learned = [
             name
             for name, parameter in (("k", self.budget_logit), ("temperature", self.log_temperature))
@@ -201,9 +204,7 @@ class TemperatureSchedule:
         self._apply()
 
     def _apply(self) -> None:
-        value = annealed_temperature(
-            self.step_count, self.steps, self.start, self.end, self.shape
-        )
+        value = annealed_temperature(self.step_count, self.steps, self.start, self.end, self.shape)
         for layer in self.layers:
             layer.temperature = value
 
@@ -237,16 +238,16 @@ def annealed_temperature(
     for name, value in (("start", start), ("end", end)):
         if not 0 < value < math.inf:
             raise ValueError(f"{name} must be positive and finite, got {name}={value}")
+    if shape not in ("exponential", "linear", "cosine"):
+        raise ValueError(f"shape must be 'exponential', 'linear' or 'cosine', got shape={shape!r}")
     done = min(step / steps, 1.0)
     if done == 1.0:
         return end
     if shape == "exponential":
-        return start * (end / start) ** done
+        return start * math.pow(end / start, done)
     if shape == "linear":
         return start + (end - start) * done
-    if shape == "cosine":
-        return end + (start - end) * (1 + math.cos(math.pi * done)) / 2
-    raise ValueError(f"shape must be 'exponential', 'linear' or 'cosine', got shape={shape!r}")
+    return end + (start - end) * (1 + math.cos(math.pi * done)) / 2
 
 
 def _under_transform() -> bool:

@@ -10,7 +10,7 @@ namespace {
 
 // log x for S+ x^2 - 2 c x - S- = 0, in the form that does not cancel (the interval's root).
 double model_step(double count_excess, double sum_below, double sum_above) {
-    const double root = std::sqrt(count_excess * count_excess + sum_above * sum_below);
+    const double root = std::hypot(count_excess, std::sqrt(sum_above) * std::sqrt(sum_below));
     const double x =
         count_excess >= 0 ? (count_excess + root) / sum_above : sum_below / (root - count_excess);
     return std::log(x);
@@ -166,9 +166,12 @@ Threshold finish(Source& source, const Root& root, double k, double t) {
     const Tails sums = source.tails(T(root.upper), T(root.lower), has_below ? T(root.lower) : T(0),
                                     has_above ? T(root.upper) : T(0), inverse);
     const double excess = double(sums.above) - k, gap = root.upper - root.lower;
+    // Half the exponent under the root, and hypot: neither square may underflow on its own.
     const double coupling =
-        has_below && has_above ? sums.sum_above * sums.sum_below * std::exp(-gap / t) : 0;
-    const double hypotenuse = std::sqrt(excess * excess + coupling);
+        has_below && has_above
+            ? std::sqrt(sums.sum_above) * std::sqrt(sums.sum_below) * std::exp(-gap / (2 * t))
+            : 0;
+    const double hypotenuse = std::hypot(excess, coupling);
     if (excess > 0)
         return as_pair<T>(root.upper, -t * std::log(sums.sum_above / (hypotenuse + excess)));
     if (excess < 0)

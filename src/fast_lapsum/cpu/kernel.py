@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor
 
+from ..solvers.backend import budget_error
 from . import loader
 
 _DTYPE = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3}
@@ -67,9 +68,7 @@ def forward(
         at = (scores.data_ptr(), n, 0, 1)
         to = (out.data_ptr(), n, 0, 1)
         pointers = (budget_number, temperature_number, threshold.data_ptr(), 0, 0, 0)
-        records = (
-            _CALL.pack(*head, row_count, 1, n, *flags, *at, *_NO_TENSORS, *to, *pointers),
-        )
+        records = (_CALL.pack(*head, row_count, 1, n, *flags, *at, *_NO_TENSORS, *to, *pointers),)
     else:
         tensors = (scores, mask, budget, temperature, warm_start, None, out)
         numbers = (budget_number, temperature_number)
@@ -80,10 +79,7 @@ def forward(
         if limit >= 0:
             over_limit = limit if over_limit < 0 else min(limit, over_limit)
     if over_limit >= 0 and budget is None:
-        raise ValueError(
-            f"k must be at most {over_limit}, the number of scores that take part in a row (not "
-            f"masked out, not -inf), got k={budget_number:g}"
-        )
+        raise budget_error(budget_number, over_limit)
     return out, threshold
 
 

@@ -34,7 +34,6 @@ struct Real;
 template <>
 struct Real<float> {
     using Bits = uint32_t;
-    static constexpr double saturation = 110.0;        // e^-110 is 0 in float
     static constexpr float vanishing = 127.0f;         // 2^-127 is taken as 0
     static constexpr float round_magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
     static constexpr int mantissa = 23, bias = 127;
@@ -43,12 +42,13 @@ struct Real<float> {
 template <>
 struct Real<double> {
     using Bits = uint64_t;
-    static constexpr double saturation = 800.0;
     static constexpr double vanishing = 1023.0;
     static constexpr double round_magic = 6755399441055744.0;  // 1.5 * 2^52
     static constexpr int mantissa = 52, bias = 1023;
 };
 
+// Distance from the outermost score, in temperatures, at which a mask is exactly 0 or 1.
+constexpr double kSaturation = 800;
 constexpr double kLog2E = 1.4426950408889634074, kLn2 = 0.69314718055994530942;
 
 LAPSUM_INLINE float fused(float a, float b, float c) { return __builtin_fmaf(a, b, c); }

@@ -244,31 +244,28 @@ LAPSUM_INLINE void exact_mask_body(const T* r, int64_t n, Scale<T> scale, T* out
     for (int64_t i = 0; i < n; ++i) {
         const T d = r[i] - scale.hi, back = d - r[i];
         const T lost = (r[i] - (d - back)) - (scale.hi + back);
-        T v = d * scale.inverse;
+        const T v = d * scale.inverse;
         T low = fused(d, scale.inverse, -v);
         low = fused(d, scale.inverse_low, low);
         low = fused(lost - scale.lo, scale.inverse, low);
-        const T sum = v + low;
-        low = low - (sum - v);
-        v = sum;
-        const bool is_above = v > 0;
+        const bool is_near = std::abs(v) < kLimit;  // farther out low is NaN or of no account
+        const T sum = is_near ? v + low : v;
+        low = is_near ? low - (sum - v) : T(0);
+        const bool is_above = sum > 0;
         low = is_above ? low : -low;
-        low = std::abs(v) < kLimit ? low : T(0);  // out there low is NaN or of no account
-        const T half = T(0.5) * decay_clamped(clamp_decay(std::abs(v)), low);
+        const T half = T(0.5) * decay_clamped(clamp_decay(std::abs(sum)), low);
         out[i] = is_above ? 1 - half : half;
     }
 }
 
-// Sums over e = 2^(shift - |v|), with v = u log2(e).
+// Sums over e = 2^-|v|, with v = u log2(e).
 template <class T>
-LAPSUM_INLINE GradientSums gradient_sums_body(const T* r, const T* g, int64_t n, Scale<T> scale,
-                                              T shift) {
+LAPSUM_INLINE GradientSums gradient_sums_body(const T* r, const T* g, int64_t n, Scale<T> scale) {
     T e_sum = 0, ge_sum = 0, ue_sum = 0, gue_sum = 0;
 #pragma omp simd reduction(+ : e_sum, ge_sum, ue_sum, gue_sum)
     for (int64_t i = 0; i < n; ++i) {
         const T v = ((r[i] - scale.hi) - scale.lo) * scale.inverse;
-        const T distance = std::abs(v) - shift;
-        const T e = decay(distance > 0 ? distance : T(0));
+        const T e = decay(std::abs(v));
         const bool live = e > 0;  // what takes no part must not turn 0 * inf into NaN
         const T ge = live ? g[i] * e : T(0), v_live = live ? v : T(0);
         e_sum += e;
@@ -323,11 +320,11 @@ constexpr int64_t kPiece = 512;
     LAPSUM_CLONES void exact_mask_chunk(const T* r, int64_t n, Scale<T> s, T* out) {               \
         exact_mask_body(r, n, s, out);                                                             \
     }                                                                                              \
-    LAPSUM_CLONES GradientSums gradient_sums_chunk(const T* r, const T* g, int64_t n, Scale<T> s,  \
-                                                   T shift) {                                      \
+    LAPSUM_CLONES GradientSums gradient_sums_chunk(const T* r, const T* g, int64_t n,              \
+                                                   Scale<T> s) {                                   \
         GradientSums sum;                                                                          \
         for (int64_t at = 0; at < n; at += kPiece) {                                               \
-            sum.add(gradient_sums_body(r + at, g + at, std::min(kPiece, n - at), s, shift));       \
+            sum.add(gradient_sums_body(r + at, g + at, std::min(kPiece, n - at), s));              \
         }                                                                                          \
         return sum;                                                                                \
     }                                                                                              \

@@ -334,9 +334,9 @@ Solution solve_row(Row<T>& row, double k, double t, double start, bool hard, Kin
     } else if (seen.finite == 0) {
         out.threshold = {0, 0, false, false};
     } else if (remaining == 0) {
-        out.threshold = {seen.highest, Real<T>::saturation * t, false, false};
+        out.threshold = {seen.highest, kSaturation * t, false, false};
     } else if (remaining == finite) {
-        out.threshold = {seen.lowest, -Real<T>::saturation * t, false, false};
+        out.threshold = {seen.lowest, -kSaturation * t, false, false};
     } else {
         const double quantile = 2 * remaining <= finite
                                     ? std::log(2 * remaining / finite)

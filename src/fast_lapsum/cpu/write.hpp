@@ -85,27 +85,38 @@ RowGradient write_gradient(Row<T>& row, const Strided& grad, const Threshold& th
         return {};
     }
     const Scale<T> scale(threshold.hi, threshold.lo, t);
-    const auto sums_at = [&](double shift) {
+    const auto sums_at = [&](const Scale<T>& at) {
         return row.template reduce<GradientSums>([&](int64_t first, const T* r, int64_t n) {
             alignas(64) T buffer[kChunk];
-            return gradient_sums_chunk(r, read_chunk(grad, first, n, buffer), n, scale, T(shift));
+            return gradient_sums_chunk(r, read_chunk(grad, first, n, buffer), n, at);
         });
     };
-    double shift = 0;
-    GradientSums sums = sums_at(shift);
+    GradientSums sums = sums_at(scale);
+    double shift = 0;  // e is 2^shift times what it would be
     if (!(sums.e >= 0x1p-60)) {
-        // All of phi has underflowed, yet q has not: shift the softmax by its largest exponent.
+        // All of phi has underflowed, yet q has not: sum relative to the nearest score on either
+        // side. What lies on the other side of so wide a gap vanishes by itself.
         const Pass seen = row.pass(scale.hi, scale.inverse);
-        const double b = threshold.hi,
-                     below = (b - (seen.at > 0 ? b : seen.nearest_below)) + threshold.lo;
-        const double above = ((seen.at > 0 ? b : seen.nearest_above) - b) - threshold.lo;
-        const double nearest = std::min(std::abs(below), std::abs(above));
-        if (!(nearest < kInfinity)) {  // no score takes part
+        const double b = threshold.hi, lo = threshold.lo;
+        const double below = seen.at > 0 && lo >= 0 ? b : seen.nearest_below;
+        const double above = seen.at > 0 && lo < 0 ? b : seen.nearest_above;
+        const double v_below = ((b - below) + lo) * (kLog2E / t);
+        const double v_above = ((above - b) - lo) * (kLog2E / t);
+        shift = std::min(v_below, v_above);
+        if (!(shift < kInfinity)) {  // no score takes part
             fill(row, out, T(0));
             return {};
         }
-        shift = nearest * (kLog2E / t);
-        sums = sums_at(shift);
+        sums = {};
+        const auto add_side = [&](double end, double v, double sign) {
+            const double weight = std::exp2(shift - v);
+            if (!(weight > 0)) return;
+            const GradientSums side = sums_at(Scale<T>(end, 0, t));
+            sums.add({weight * side.e, weight * side.ge, weight * (side.ue + sign * v * side.e),
+                      weight * (side.gue + sign * v * side.ge)});
+        };
+        add_side(below, v_below, -1);
+        add_side(above, v_above, 1);
     }
     const double mean = sums.ge / sums.e, mean_v = sums.ue / sums.e;
     RowGradient out_row;

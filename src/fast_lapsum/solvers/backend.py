@@ -28,7 +28,7 @@ SOLVERS: dict[str, Solver] = {
 }
 
 #: Distance from the outermost score, in temperatures, at which a mask is exactly 0 or 1.
-SATURATION = {torch.float32: 110.0, torch.float64: 800.0}
+SATURATION = 800.0
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -61,6 +61,23 @@ def forward(
     threshold = torch.stack((hi, lo), -1).reshape(*scores.shape[:-1], 2)
     like_scores = torch.empty_like(scores, dtype=out_dtype)
     return like_scores.copy_(out.reshape(scores.shape)), threshold.to(kept)
+
+
+def check_budget_fits(scores: Tensor, mask: Tensor | None, largest: bool, k: float) -> None:
+    """Raise where a budget given as a number is over the number of valid scores of some row."""
+    valid = scores != (-math.inf if largest else math.inf)
+    valid = valid if mask is None else valid & mask
+    counts = valid.sum(-1).masked_fill(scores.isnan().any(-1), scores.shape[-1])
+    if counts.numel() and k > (least := int(counts.min())):
+        raise budget_error(k, least)
+
+
+def budget_error(k: float, valid_count: int) -> ValueError:
+    """The error for a budget that no row of ``valid_count`` scores can spend."""
+    return ValueError(
+        f"k must be at most {valid_count}, the number of scores that take part in a row (not "
+        f"masked out, not -inf), got k={k:g}"
+    )
 
 
 def backward(
@@ -152,7 +169,7 @@ def _threshold_pair(
     finite = ~(excluded | infinite)
     highest = scores.masked_fill(~finite, -math.inf).amax(-1)
     lowest = scores.masked_fill(~finite, math.inf).amin(-1)
-    edge = SATURATION[kept] * temperature
+    edge = SATURATION * temperature
     none_left, all_taken = soft & (remaining == 0), soft & (remaining == finite_count)
     hi = torch.where(all_taken, lowest, torch.where(none_left, highest, hi))
     lo = torch.where(all_taken, -edge, torch.where(none_left, edge, lo))
@@ -185,9 +202,7 @@ def _hard_limit(scores: Tensor, budget: Tensor) -> tuple[Tensor, Tensor]:
     return boundary[:, 0], (budget - above) / tied
 
 
-def _mask(
-    scores: Tensor, hi: Tensor, lo: Tensor, temperature: Tensor, kept: torch.dtype
-) -> Tensor:
+def _mask(scores: Tensor, hi: Tensor, lo: Tensor, temperature: Tensor, kept: torch.dtype) -> Tensor:
     hi, lo, t = hi[:, None], lo[:, None], temperature[:, None]
     soft = laplace_cdf(((scores - hi) - lo) / t)
     limit = torch.where(scores == hi, lo, (scores > hi).to(scores.dtype))

@@ -53,7 +53,9 @@ def solve_counting_passes(
     """Like :func:`solve`, and the number of passes that the slowest row took."""
     count = (scores > -math.inf).sum(-1)
     lowest, highest, shift = prior_bracket(scores, budget, temperature)
-    left, right = lowest + shift, highest + shift
+    # One float further out on either side: rounding must not leave the root outside.
+    left = torch.nextafter(lowest + shift, torch.full_like(lowest, -math.inf))
+    right = torch.nextafter(highest + shift, torch.full_like(highest, math.inf))
     logit_left, logit_right = _logit(count - 0.5, count), _logit(0.5 * torch.ones_like(left), count)
     wanted = _logit(budget, count)
     b = _interpolate(left, right, logit_left, logit_right, wanted)
@@ -132,7 +134,7 @@ def _pass(scores: Tensor, b: Tensor, temperature: Tensor) -> Pass:
 
 def _model_step(count_excess: Tensor, sum_below: Tensor, sum_above: Tensor) -> Tensor:
     """log x for S+ x^2 - 2 c x - S- = 0, in the form that does not cancel."""
-    root = torch.sqrt(count_excess**2 + sum_above * sum_below)
+    root = torch.hypot(count_excess, sum_above.sqrt() * sum_below.sqrt())
     up = (count_excess + root) / sum_above
     down = sum_below / (root - count_excess)
     return torch.where(count_excess >= 0, up, down).log().nan_to_num(nan=0.0)
