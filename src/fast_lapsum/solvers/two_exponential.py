@@ -71,8 +71,8 @@ def solve_counting_passes(
         rising = excess >= 0  # the root is at b or above it
         # Scores equal to b belong to the side that the root leaves behind.
         count_above = seen.above + torch.where(rising, 0, seen.at)
-        sum_below = seen.sum_below + torch.where(rising, seen.at, 0)
-        sum_above = seen.sum_above + torch.where(rising, 0, seen.at)
+        sum_below = _unless_vanished(seen.sum_below + torch.where(rising, seen.at, 0))
+        sum_above = _unless_vanished(seen.sum_above + torch.where(rising, 0, seen.at))
         below = torch.where(rising & (seen.at > 0), b, seen.nearest_below)
         above = torch.where(~rising & (seen.at > 0), b, seen.nearest_above)
         step = temperature * _model_step(count_above - budget, sum_below, sum_above)
@@ -89,6 +89,8 @@ def solve_counting_passes(
             rising, step <= seen.nearest_above - b, step >= seen.nearest_below - b
         )
         certified |= torch.where(rising, above >= right, below <= left)
+        # k scores above and nothing near: the root is in the gap ahead, wherever that ends.
+        certified |= (count_above == budget) & (torch.where(rising, sum_above, sum_below) == 0)
         fresh = certified & ~done
         lower_end = torch.where(fresh, below, lower_end)
         upper_end = torch.where(fresh, above, upper_end)
@@ -104,7 +106,11 @@ def solve_counting_passes(
             trial = middle
         else:
             trial = interpolated if passes % 3 else middle
-            trial = torch.where(excess.abs() <= 2, hop, trial)
+            # Few scores are left in between, or many that are equal.
+            take_hop = (
+                excess.abs() <= 2 if passes <= 3 or passes % 3 != 1 else torch.ones_like(done)
+            )
+            trial = torch.where(take_hop, hop, trial)
             trial = torch.where(near, target, trial)
         inside = (left < trial) & (trial < right)
         trial = torch.where(inside, trial, middle)
@@ -137,7 +143,12 @@ def _model_step(count_excess: Tensor, sum_below: Tensor, sum_above: Tensor) -> T
     root = torch.hypot(count_excess, sum_above.sqrt() * sum_below.sqrt())
     up = (count_excess + root) / sum_above
     down = sum_below / (root - count_excess)
-    return torch.where(count_excess >= 0, up, down).log().nan_to_num(nan=0.0)
+    return torch.where(count_excess >= 0, up, down).log()
+
+
+def _unless_vanished(tail_sum: Tensor) -> Tensor:
+    """Zero for a sum that has lost its digits to denormals: it must not certify anything."""
+    return torch.where(tail_sum < 2.0**-100, 0.0, tail_sum)
 
 
 def _root_between(
