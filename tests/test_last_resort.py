@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from cases import DISTRIBUTIONS, assert_budget, budgets, generator
 
+from cases import DISTRIBUTIONS, assert_budget, budgets, generator
 from fast_lapsum import reference
 from fast_lapsum.cpu import kernel
 from fast_lapsum.solvers import two_exponential

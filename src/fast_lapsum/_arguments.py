@@ -11,6 +11,8 @@ import math
 import torch
 from torch import Tensor
 
+from .solvers.backend import hottest
+
 FLOATING = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64))
 
 
@@ -54,11 +56,12 @@ def check_budget_number(k: float, count: int, hard: bool) -> None:
         raise ValueError(f"k must be a whole number for a hard mask of exactly k ones, got k={k}")
 
 
-def check_temperature_number(temperature: float) -> None:
-    """0 <= temperature < inf."""
-    if not 0 <= temperature < math.inf:
+def check_temperature_number(temperature: float, dtype: torch.dtype) -> None:
+    """0 <= temperature <= the highest one for scores of this dtype."""
+    if not 0 <= temperature <= hottest(dtype):
         raise ValueError(
-            f"temperature must be finite and at least 0, got temperature={temperature}"
+            f"temperature must be finite and lie in [0, {hottest(dtype):.3g}] for "
+            f"{str(dtype).removeprefix('torch.')} scores, got temperature={temperature}"
         )
 
 
@@ -125,7 +128,9 @@ def check_values(
     _raise_first(~((k >= 0) & (k <= counts)), "k", k, "lie in [0, number of valid scores]", counts)
     if hard:
         _raise_first(k != k.floor(), "k", k, "be a whole number for a hard mask", None)
-    _raise_first(~((t >= 0) & (t < math.inf)), "temperature", t, "be finite and at least 0", None)
+    limit = hottest(scores.dtype)
+    fits = (t >= 0) & (t <= limit)
+    _raise_first(~fits, "temperature", t, f"be finite and lie in [0, {limit:.3g}]", None)
 
 
 def _raise_first(

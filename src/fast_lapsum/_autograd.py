@@ -1,8 +1,9 @@
 """The autograd functions: the fast one, and its counterparts for what it cannot do.
 
-:class:`SoftTopK` is the eager and compiled path: its backward is one operator call. Under
-``torch.func`` transforms and forward-mode AD :class:`TransformableSoftTopK` takes its place, which
-costs more per call. Derivatives of derivatives are those of ``_derivatives.py``.
+:class:`SoftTopK` and :class:`TensorSoftTopK` are the eager and compiled path, in the old style,
+whose bookkeeping is the cheapest: forward and backward are one operator call each. Under
+``torch.func`` transforms and forward-mode AD :class:`TransformableSoftTopK` takes their place.
+Derivatives of derivatives are those of ``_derivatives.py``.
 """
 
 from __future__ import annotations
@@ -39,13 +40,19 @@ def soft_topk(
     mask: Tensor | None,
     warm_start: Tensor | None,
     settings: Settings,
-) -> tuple[Tensor, Tensor]:
-    """Mask and threshold pairs of the rows along the last dimension, differentiable."""
+    with_threshold: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """Mask of the rows along the last dimension, differentiable, and threshold pairs if wanted."""
     if transforms_active():
         return TransformableSoftTopK.apply(  # type: ignore[no-any-return,no-untyped-call]
             scores, budget, temperature, mask, warm_start, *settings
         )
-    return SoftTopK.apply(scores, budget, temperature, mask, warm_start, settings)  # type: ignore[no-any-return,no-untyped-call]
+    inputs = (scores, budget, temperature, mask, warm_start)
+    if not with_threshold and budget is temperature is mask is warm_start is None:
+        return SoftTopK.apply(scores, settings), None  # type: ignore[no-untyped-call]
+    if with_threshold:
+        return TensorSoftTopK.apply(*inputs, settings, True)  # type: ignore[no-any-return,no-untyped-call]
+    return TensorSoftTopK.apply(*inputs, settings, False), None  # type: ignore[no-untyped-call]
 
 
 def log_soft_topk(
@@ -68,7 +75,9 @@ def _is_plain(*tensors: Tensor) -> bool:
     if torch.compiler.is_compiling() or _dispatch_modes() or _functorch_active():
         return False
     for tensor in tensors:
-        if type(tensor) not in _PLAIN_TYPES or tensor.is_neg() or not _has_storage(tensor):
+        if type(tensor) not in _PLAIN_TYPES or tensor.is_neg():
+            return False
+        if not _has_storage(tensor) or tensor._is_zerotensor():
             return False
     return True
 
@@ -97,8 +106,34 @@ def _call_operator(
     )
 
 
-class SoftTopK(torch.autograd.Function):
-    """The fast path, in the old style: its bookkeeping costs a third of the new style's."""
+def _call_backward(
+    grad: Tensor,
+    scores: Tensor,
+    budget: Tensor | None,
+    temperature: Tensor | None,
+    mask: Tensor | None,
+    threshold: Tensor,
+    settings: Settings,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    operator = _ops.soft_topk_backward
+    if not _is_plain(grad, scores):
+        operator = torch.ops.fast_lapsum.soft_topk_backward
+        if not torch.compiler.is_compiling() and grad._is_zerotensor():
+            grad = torch.zeros_like(scores)  # one without memory, which forward mode makes
+    return operator(
+        grad,
+        scores,
+        temperature,
+        settings.temperature_number,
+        mask,
+        threshold,
+        settings.largest,
+        budget is not None or temperature is not None,
+    )
+
+
+class TensorSoftTopK(torch.autograd.Function):
+    """The general call: any of budget, temperature, mask and warm start may be a tensor."""
 
     @staticmethod
     def forward(
@@ -109,36 +144,28 @@ class SoftTopK(torch.autograd.Function):
         mask: Tensor | None,
         warm_start: Tensor | None,
         settings: Settings,
-    ) -> tuple[Tensor, Tensor]:
+        with_threshold: bool,
+    ) -> Tensor | tuple[Tensor, Tensor]:
         out, threshold = _call_operator(scores, budget, temperature, mask, warm_start, settings)
         ctx.save_for_backward(scores, budget, temperature, mask, threshold)
         ctx.settings = settings
-        ctx.mark_non_differentiable(threshold)
         ctx.set_materialize_grads(False)  # no zeros for the threshold, which has no gradient
+        if not with_threshold:
+            return out
+        ctx.mark_non_differentiable(threshold)
         return out, threshold
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
         if grad is None:
-            return None, None, None, None, None, None
+            return None, None, None, None, None, None, None
         scores, budget, temperature, mask, threshold = ctx.saved_tensors
         settings = ctx.settings
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             row = Row(scores, budget, temperature, mask, threshold, settings)
-            return (*row.for_inputs(mask_vjp(row, grad)), None, None, None)
-        if not torch.compiler.is_compiling() and grad._is_zerotensor():
-            grad = torch.zeros_like(scores)  # one without memory, which forward mode makes
-        plain = _is_plain(grad, scores)
-        operator = _ops.soft_topk_backward if plain else torch.ops.fast_lapsum.soft_topk_backward
-        d_scores, d_budget, d_temperature = operator(
-            grad,
-            scores,
-            temperature,
-            settings.temperature_number,
-            mask,
-            threshold,
-            settings.largest,
-            budget is not None or temperature is not None,
+            return (*row.for_inputs(mask_vjp(row, grad)), None, None, None, None)
+        d_scores, d_budget, d_temperature = _call_backward(
+            grad, scores, budget, temperature, mask, threshold, settings
         )
         return (
             d_scores,
@@ -147,7 +174,28 @@ class SoftTopK(torch.autograd.Function):
             None,
             None,
             None,
+            None,
         )
+
+
+class SoftTopK(torch.autograd.Function):
+    """The plain call, numbers for k and temperature: autograd charges for every argument."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, settings: Settings) -> Tensor:
+        out, threshold = _call_operator(scores, None, None, None, None, settings)
+        ctx.save_for_backward(scores, threshold)
+        ctx.settings = settings
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        scores, threshold = ctx.saved_tensors
+        settings = ctx.settings
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            row = Row(scores, None, None, None, threshold, settings)
+            return row.for_inputs(mask_vjp(row, grad))[0], None
+        return _call_backward(grad, scores, None, None, None, threshold, settings)[0], None
 
 
 class TransformableSoftTopK(torch.autograd.Function):

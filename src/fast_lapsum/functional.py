@@ -115,11 +115,10 @@ def soft_topk(
         tensor([ 0.0468, -0.0219, -0.0219, -0.0030])
     """
     call = _prepare(scores, k, temperature, dim, largest, mask, hard, warm_start, solver, validate)
-    out, pair = call.solve()
-    out = call.restore(out)
     if not return_threshold:
-        return out
-    return out, call.threshold_value(pair).detach()
+        return call.restore(call.mask_only())
+    out, pair = call.solve()
+    return call.restore(out), call.threshold_value(pair).detach()
 
 
 def log_soft_topk(
@@ -203,7 +202,7 @@ def hard_topk_mask(
         tensor([0., 1., 1., 0.])
     """
     call = _prepare(scores, k, 0.0, dim, largest, mask, True, None, "auto", validate)
-    return call.restore(call.detach().solve()[0])
+    return call.restore(call.detach().mask_only())
 
 
 def sample_topk(
@@ -232,7 +231,7 @@ def sample_topk(
     call = call.detach()
     wide = row_dtype(scores)
     soft = call._replace(settings=call.settings._replace(hard=False, out_dtype=wide))
-    p, _ = soft.solve()
+    p = soft.mask_only()
     budget = call.settings.budget_number if call.budget is None else call.budget[..., None]
     passed = p.cumsum(-1)
     passed = passed * (budget / passed[..., -1:])  # the last sum is k itself
@@ -244,7 +243,7 @@ def sample_topk(
     rank = torch.where(p.isnan() | (p > 0), drawn + p, -math.inf)
     settings = call.settings._replace(temperature_number=0.0, largest=True)
     ranked = call._replace(scores=rank, temperature=None, mask=None, settings=settings)
-    return call.restore(ranked.solve()[0])
+    return call.restore(ranked.mask_only())
 
 
 def lapsum(scores: Tensor, k: Number | Tensor, alpha: Number | Tensor, *, dim: int = -1) -> Tensor:
@@ -290,7 +289,13 @@ class _Call(NamedTuple):
 
     def solve(self) -> tuple[Tensor, Tensor]:
         """Mask, rows still last, and threshold pairs."""
-        return _autograd.soft_topk(*self[:6])
+        out, pair = _autograd.soft_topk(*self[:6], with_threshold=True)
+        assert pair is not None
+        return out, pair
+
+    def mask_only(self) -> Tensor:
+        """Mask, rows still last."""
+        return _autograd.soft_topk(*self[:6], with_threshold=False)[0]
 
     def restore(self, out: Tensor) -> Tensor:
         """The rows back in the caller's dimension."""
@@ -341,7 +346,7 @@ def _prepare(
         row_temperature = check_per_row("temperature", temperature, scores, shape[:-1])
     else:
         temperature_number = check_number("temperature", temperature)
-        check_temperature_number(temperature_number)
+        check_temperature_number(temperature_number, scores.dtype)
     if torch.compiler.is_compiling():
         if budget is None:
             budget, budget_number = _full(scores, budget_number), 0.0

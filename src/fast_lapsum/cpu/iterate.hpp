@@ -142,7 +142,8 @@ Root iterate(Source& source, double k, double t, double count, Bracket<T>& brack
 template <class T>
 Threshold as_pair(double anchor, double offset) {
     Threshold out;
-    out.hi = double(T(anchor + offset));
+    constexpr double kMax = std::numeric_limits<T>::max();
+    out.hi = double(T(std::min(std::max(anchor + offset, -kMax), kMax)));
     out.lo = double(T((anchor - out.hi) + offset));
     return out;
 }
@@ -199,8 +200,9 @@ void polish(Row<T>& row, const Root& root, double k, double t, Threshold* thresh
     const double step =
         model_step(double(seen.above) - k, double(seen.at) + seen.sum_below, seen.sum_above);
     if (std::abs(step) < 1e-3) {
-        threshold->hi = double(T(b + t * step));
-        threshold->lo = double(T((b - threshold->hi) + t * step));
+        const bool exact_mask = threshold->exact_mask;
+        *threshold = as_pair<T>(b, t * step);
+        threshold->exact_mask = exact_mask;
     }
 }
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor
 
-from ..solvers.backend import budget_error
+from ..solvers.backend import budget_error, compute_dtype
 from . import loader
 
 _DTYPE = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3}
@@ -55,11 +55,13 @@ def forward(
     iteration before the last resort, a sort.
     """
     assert _library is not None
-    out = torch.empty_like(scores, dtype=out_dtype)
-    shape = scores.shape
-    kept = torch.float64 if scores.dtype == torch.float64 else torch.float32
-    threshold = torch.empty((*shape[:-1], 2), dtype=kept)
-    head = (_DTYPE[scores.dtype], _DTYPE[out_dtype], 0)
+    shape, dtype = scores.shape, scores.dtype
+    if out_dtype is dtype and dtype.itemsize > 2:  # two short ways to the same tensors
+        out, threshold = torch.empty_like(scores), scores.new_empty((*shape[:-1], 2))
+    else:
+        out = torch.empty_like(scores, dtype=out_dtype)
+        threshold = scores.new_empty((*shape[:-1], 2), dtype=compute_dtype(dtype))
+    head = (_DTYPE[dtype], _DTYPE[out_dtype], 0)
     flags = (largest, hard, _threads(scores), most_passes)
     records: Iterable[bytes]
     if budget is temperature is mask is warm_start is passes is None and scores.is_contiguous():
@@ -70,6 +72,7 @@ def forward(
         pointers = (budget_number, temperature_number, threshold.data_ptr(), 0, 0, 0)
         records = (_CALL.pack(*head, row_count, 1, n, *flags, *at, *_NO_TENSORS, *to, *pointers),)
     else:
+        budget, temperature, warm_start = map(_as_double, (budget, temperature, warm_start))
         tensors = (scores, mask, budget, temperature, warm_start, None, out)
         numbers = (budget_number, temperature_number)
         records = _records(head, flags, tensors, numbers, (threshold, None, None, passes))
@@ -113,12 +116,17 @@ def backward(
         pointers = (0.0, temperature_number, threshold.data_ptr(), 0, 0, 0)
         records = (_CALL.pack(*head, row_count, 1, n, *flags, *at, *to, *pointers),)
     else:
-        tensors = (scores, mask, None, temperature, None, grad, out)
+        tensors = (scores, mask, None, _as_double(temperature), None, grad, out)
         per_row_tensors = (threshold, d_budget, d_temperature, None)
         records = _records(head, flags, tensors, (0.0, temperature_number), per_row_tensors)
     for record in records:
         _library.lapsum_backward(record)
     return out, d_budget, d_temperature
+
+
+def _as_double(values: Tensor | None) -> Tensor | None:
+    """Per-row values as the kernel reads them; the public functions pass nothing else."""
+    return None if values is None else values.to(torch.float64)
 
 
 def _threads(scores: Tensor) -> int:

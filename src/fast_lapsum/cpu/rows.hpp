@@ -141,15 +141,18 @@ struct Row {
     template <class Work>
     void each_block(Work work) const {
         const int64_t size = block_size(), blocks = (n + size - 1) / size;
-        const bool parallel = threads > 1 && n >= kParallelScores;
-        (void)parallel;
+        const auto one = [&](int64_t block) {
+            work(block, block * size, std::min(size, n - block * size));
+        };
 #ifdef _OPENMP
-#pragma omp parallel for schedule(static) num_threads(threads) if (parallel)
-#endif
-        for (int64_t block = 0; block < blocks; ++block) {
-            const int64_t first = block * size;
-            work(block, first, std::min(size, n - first));
+        if (threads > 1 && n >= kParallelScores) {
+#pragma omp parallel for schedule(static) num_threads(threads)
+            for (int64_t block = 0; block < blocks; ++block) one(block);
+            return;  // the plain loop below enters no parallel region, which would cost more than
+                     // it
         }
+#endif
+        for (int64_t block = 0; block < blocks; ++block) one(block);
     }
 
     // Sum of chunk_result(scores, count) over the row, blocks added in their order.
@@ -187,10 +190,10 @@ struct Row {
         });
     }
 
-    Survey survey() {
+    Survey survey(T origin) {
         ++passes;
         return reduce<Survey>(
-            [](int64_t, const T* r, int64_t count) { return survey_chunk(r, count); });
+            [=](int64_t, const T* r, int64_t count) { return survey_chunk(r, count, origin); });
     }
 };
 

@@ -55,8 +55,11 @@ struct Tails {
 struct Survey {
     int64_t excluded = 0, infinite = 0, finite = 0;
     double lowest = kInfinity, highest = -kInfinity;
+    double sum = 0, squares = 0;  // of finite r - origin
 
     void add(const Survey& o) {
+        sum += o.sum;
+        squares += o.squares;
         excluded += o.excluded;
         infinite += o.infinite;
         finite += o.finite;
@@ -193,11 +196,11 @@ __attribute__((target("avx512f,popcnt"))) int64_t gather_avx512(const double* r,
 #endif
 
 template <class T>
-LAPSUM_INLINE Survey survey_body(const T* r, int64_t n) {
+LAPSUM_INLINE Survey survey_body(const T* r, int64_t n, T origin) {
     constexpr T kMax = std::numeric_limits<T>::max();
     int32_t excluded = 0, infinite = 0, finite = 0;
-    T lowest = std::numeric_limits<T>::infinity(), highest = -lowest;
-#pragma omp simd reduction(+ : excluded, infinite, finite) reduction(min : lowest) \
+    T lowest = std::numeric_limits<T>::infinity(), highest = -lowest, sum = 0, squares = 0;
+#pragma omp simd reduction(+ : excluded, infinite, finite, sum, squares) reduction(min : lowest) \
     reduction(max : highest)
     for (int64_t i = 0; i < n; ++i) {
         const bool is_finite = std::abs(r[i]) <= kMax;
@@ -206,10 +209,14 @@ LAPSUM_INLINE Survey survey_body(const T* r, int64_t n) {
         finite += is_finite;
         const T low = is_finite ? r[i] : std::numeric_limits<T>::infinity();
         const T high = is_finite ? r[i] : -std::numeric_limits<T>::infinity();
+        const T d = is_finite ? r[i] - origin : T(0);
+        sum += d;
+        squares += d * d;
         lowest = low < lowest ? low : lowest;
         highest = high > highest ? high : highest;
     }
-    return {excluded, infinite, finite, double(lowest), double(highest)};
+    return {excluded,        infinite,    finite,         double(lowest),
+            double(highest), double(sum), double(squares)};
 }
 
 // Sum of p^2: with the sum of p it gives the spread of a sampled budget.
@@ -310,7 +317,9 @@ constexpr int64_t kPiece = 512;
     LAPSUM_CLONES int64_t gather_portable(const T* r, int64_t n, T lower, T upper, T* out) {       \
         return gather_body(r, n, lower, upper, out);                                               \
     }                                                                                              \
-    LAPSUM_CLONES Survey survey_chunk(const T* r, int64_t n) { return survey_body(r, n); }         \
+    LAPSUM_CLONES Survey survey_chunk(const T* r, int64_t n, T origin) {                           \
+        return survey_body(r, n, origin);                                                          \
+    }                                                                                              \
     LAPSUM_CLONES double squares_chunk(const T* r, int64_t n, T b, T inverse) {                    \
         return squares_body(r, n, b, inverse);                                                     \
     }                                                                                              \

@@ -34,6 +34,14 @@ int64_t sample_size(int64_t n) {
     return std::max(two_thirds, std::min<int64_t>(n / 8, 4096));
 }
 
+// b is the quantile of r_I + Laplace(t) that leaves k above it (the paper's noised mixture): a
+// first guess from its mean and variance.
+double noised_quantile(const Survey& seen, double origin, double k, double t) {
+    const double count = double(seen.finite), mean = seen.sum / count;
+    const double variance = std::max(seen.squares / count - mean * mean, 0.0) + 2 * t * t;
+    return origin + mean + std::sqrt(variance) * std::log((count - k) / k) / 1.702;
+}
+
 // Solve the operator on a sample for a band that holds the threshold; false if the sample does
 // not tell. (The paper draws kernel noise instead; solving conditions that noise away.)
 template <class T>
@@ -42,9 +50,10 @@ bool sample_band(const Row<T>& row, double k, double t, Bracket<T>* band, T* gue
     std::vector<T> sample(size_t(sample_size(row.n)));
     draw_sample(row, sample);
     const auto size = int64_t(sample.size());
+    const T origin = std::isfinite(sample[0]) ? sample[0] : T(0);
     Survey seen;
     for (int64_t at = 0; at < size; at += kChunk)
-        seen.add(survey_chunk(sample.data() + at, std::min(kChunk, size - at)));
+        seen.add(survey_chunk(sample.data() + at, std::min(kChunk, size - at), origin));
     const auto count = double(seen.finite);
     const double share = k * double(size) / double(row.n);
     if (seen.excluded + seen.finite != size || !(share < count)) return false;
@@ -55,8 +64,9 @@ bool sample_band(const Row<T>& row, double k, double t, Bracket<T>* band, T* gue
     Bracket<T> bracket{T(seen.lowest - t * quantile), T(seen.highest - t * quantile), count - 0.5,
                        0.5};
     const double spread_bound = std::sqrt(share * (1 - share / count));
-    const Root middle = iterate<T>(source, share, t, count, bracket, T(kInfinity),
-                                   0.05 * spread_bound, kBandPasses);
+    const T first = T(noised_quantile(seen, double(origin), share, t));
+    const Root middle =
+        iterate<T>(source, share, t, count, bracket, first, 0.05 * spread_bound, kBandPasses);
     if (!middle.found) return false;
     const T centre = *guess = T(middle.estimate()), inverse = T(kLog2E / t);
     double squares = 0;
@@ -307,7 +317,8 @@ Root search_sorted(const Row<T>& row, double k, double t, int64_t infinite) {
 template <class T>
 Solution solve_row(Row<T>& row, double k, double t, double start, bool hard, Kin* kin) {
     Solution out;
-    if (!(k >= 0) || !(t >= 0 && t < kInfinity) || (hard && k != std::floor(k))) return out;
+    constexpr double kMax = std::numeric_limits<T>::max();
+    if (!(k >= 0) || !(t >= 0 && t <= kMax / kHottest) || (hard && k != std::floor(k))) return out;
     const bool is_soft = t >= double(std::numeric_limits<T>::min());
     if (row.n == 0) {
         if (k == 0) out.threshold = {0, 0, !is_soft, false};
@@ -318,7 +329,8 @@ Solution solve_row(Row<T>& row, double k, double t, double start, bool hard, Kin
         k < double(row.n) && solve_by_guess(row, k, t, kin, &out.threshold)) {
         return out;
     }
-    const Survey seen = row.survey();
+    const T first = row.read_one_score(0), origin = std::isfinite(first) ? first : T(0);
+    const Survey seen = row.survey(origin);
     const int64_t valid = seen.finite + seen.infinite;
     if (valid + seen.excluded != row.n) return out;  // a NaN
     if (k > double(valid)) {
@@ -334,14 +346,13 @@ Solution solve_row(Row<T>& row, double k, double t, double start, bool hard, Kin
     } else if (seen.finite == 0) {
         out.threshold = {0, 0, false, false};
     } else if (remaining == 0) {
-        out.threshold = {seen.highest, kSaturation * t, false, false};
+        out.threshold = {seen.highest, std::min(kSaturation * t, kMax / 2), false, false};
     } else if (remaining == finite) {
-        out.threshold = {seen.lowest, -kSaturation * t, false, false};
+        out.threshold = {seen.lowest, -std::min(kSaturation * t, kMax / 2), false, false};
     } else {
         const double quantile = 2 * remaining <= finite
                                     ? std::log(2 * remaining / finite)
                                     : -std::log(2 * (finite - remaining) / finite);
-        constexpr double kMax = std::numeric_limits<T>::max();
         const auto clamp = [=](double b) { return T(std::min(std::max(b, -kMax), kMax)); };
         Bracket<T> bracket{clamp(seen.lowest - t * quantile), clamp(seen.highest - t * quantile), 0,
                            0};
@@ -350,10 +361,13 @@ Solution solve_row(Row<T>& row, double k, double t, double start, bool hard, Kin
         bracket.right = std::nextafter(bracket.right, T(kMax));
         bracket.mass_left = double(valid) - 0.5;
         bracket.mass_right = double(seen.infinite) + 0.5;
-        const int first = std::min(kFirstPasses, row.most_passes),
+        // A warm start, or the quantile of scores and kernel noise together, taken as logistic.
+        const T guess =
+            std::isnan(start) ? T(noised_quantile(seen, double(origin), remaining, t)) : T(start);
+        const int most_first = std::min(kFirstPasses, row.most_passes),
                   last = std::min(kLastPasses, row.most_passes);
-        Root root = iterate<T>(row, k, t, double(valid), bracket, T(start), 0, first);
-        if (!root.found && first > 0 &&
+        Root root = iterate<T>(row, k, t, double(valid), bracket, guess, 0, most_first);
+        if (!root.found && most_first > 0 &&
             solve_in_band(row, bracket, T(kInfinity), k, t, &out.threshold))
             return out;
         if (!root.found)

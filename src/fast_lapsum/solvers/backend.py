@@ -29,11 +29,18 @@ SOLVERS: dict[str, Solver] = {
 
 #: Distance from the outermost score, in temperatures, at which a mask is exactly 0 or 1.
 SATURATION = 800.0
+#: The highest temperature is this part of the largest number: distances of 128 t must exist.
+HOTTEST = 256.0
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype in which thresholds are kept: float64 for float64, float32 for the rest."""
     return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def hottest(dtype: torch.dtype) -> float:
+    """The highest temperature for scores of this dtype."""
+    return torch.finfo(compute_dtype(dtype)).max / HOTTEST
 
 
 def forward(
@@ -142,13 +149,13 @@ def _threshold_pair(
 ) -> tuple[Tensor, Tensor]:
     if scores.shape[-1] == 0:
         zero = torch.zeros_like(budget)
-        return torch.where((budget == 0) & _usable(temperature), zero, math.nan), zero
+        return torch.where((budget == 0) & _usable(temperature, kept), zero, math.nan), zero
     excluded = scores == -math.inf
     infinite = scores == math.inf
     infinite_count = infinite.sum(-1)
     valid_count = scores.shape[-1] - excluded.sum(-1)
     finite_count = valid_count - infinite_count
-    answerable = (budget >= 0) & (budget <= valid_count) & _usable(temperature)
+    answerable = (budget >= 0) & (budget <= valid_count) & _usable(temperature, kept)
     answerable &= ~scores.isnan().any(-1)
     remaining = budget - infinite_count
     soft = answerable & (temperature >= torch.finfo(kept).tiny) & (remaining >= 0)
@@ -169,7 +176,7 @@ def _threshold_pair(
     finite = ~(excluded | infinite)
     highest = scores.masked_fill(~finite, -math.inf).amax(-1)
     lowest = scores.masked_fill(~finite, math.inf).amin(-1)
-    edge = SATURATION * temperature
+    edge = (SATURATION * temperature).clamp(max=torch.finfo(kept).max / 2)
     none_left, all_taken = soft & (remaining == 0), soft & (remaining == finite_count)
     hi = torch.where(all_taken, lowest, torch.where(none_left, highest, hi))
     lo = torch.where(all_taken, -edge, torch.where(none_left, edge, lo))
@@ -183,13 +190,14 @@ def _threshold_pair(
     return hi.masked_fill(~answerable, math.nan), lo.masked_fill(~answerable, math.nan)
 
 
-def _usable(temperature: Tensor) -> Tensor:
-    return (temperature >= 0) & (temperature < math.inf)
+def _usable(temperature: Tensor, kept: torch.dtype) -> Tensor:
+    return (temperature >= 0) & (temperature <= hottest(kept))
 
 
 def _renormalise(hi: Tensor, lo: Tensor, kept: torch.dtype) -> tuple[Tensor, Tensor]:
     """Move all that the kept dtype can hold of b into hi, exactly, so that lo stays small."""
-    rounded = (hi + lo).to(kept).to(hi.dtype)
+    limit = torch.finfo(kept).max
+    rounded = (hi + lo).clamp(-limit, limit).to(kept).to(hi.dtype)
     return rounded, (hi - rounded) + lo
 
 
