@@ -20,6 +20,7 @@ import fast_lapsum
 from .bench import cpu, demo, environment, tables
 from .bench.parity import ParityError
 from .bench.results import finished_file, write_json
+from .cpu import loader
 
 app = typer.Typer(
     help="Exact-budget differentiable top-k at the price of a softmax.",
@@ -80,7 +81,7 @@ def info(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Show versions, devices, and the backend that a call takes here."""
-    found = environment.describe()
+    found = {**environment.describe(), "kernel_file": loader.status().path}
     if as_json:
         typer.echo(json.dumps(found, indent=2))
     else:

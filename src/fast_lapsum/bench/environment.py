@@ -34,7 +34,8 @@ def describe() -> dict[str, Any]:
         "cores": _usable_cores(),
         "threads": torch.get_num_threads(),
         "load_average": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
-        "cpu_backend": kernel._asdict(),
+        # Where the file lies is nobody's business in a results file; `info` asks the loader.
+        "cpu_backend": {key: v for key, v in kernel._asdict().items() if key != "path"},
         "gpus": _gpus(),
         "gpu_driver": _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"),
     }

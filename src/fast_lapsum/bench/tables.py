@@ -35,8 +35,8 @@ def environment_table(environment: dict[str, Any]) -> Table:
         "a CPU call takes": backend["description"],
         "GPU": ", ".join(environment["gpus"]) or "none",
     }
-    if backend["path"]:
-        rows["kernel file"] = backend["path"]
+    if environment.get("kernel_file"):
+        rows["kernel file"] = environment["kernel_file"]
     if environment["gpus"]:
         rows["GPU driver"] = environment["gpu_driver"] or "unknown"
         rows["a GPU call takes"] = "plain torch"
