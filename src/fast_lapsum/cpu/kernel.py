@@ -78,7 +78,7 @@ def forward(
         records = _records(head, flags, tensors, numbers, (threshold, None, None, passes))
     over_limit = -1
     for record in records:
-        limit = _library.lapsum_forward(record)
+        limit = _checked(_library.lapsum_forward(record))
         if limit >= 0:
             over_limit = limit if over_limit < 0 else min(limit, over_limit)
     if over_limit >= 0 and budget is None:
@@ -120,8 +120,15 @@ def backward(
         per_row_tensors = (threshold, d_budget, d_temperature, None)
         records = _records(head, flags, tensors, (0.0, temperature_number), per_row_tensors)
     for record in records:
-        _library.lapsum_backward(record)
+        _checked(_library.lapsum_backward(record))
     return out, d_budget, d_temperature
+
+
+def _checked(result: int) -> int:
+    """What the kernel returned, unless it ran out of memory (kOutOfMemory of lapsum.cpp)."""
+    if result == -2:
+        raise MemoryError("the fast-lapsum kernel could not get the memory for its sample and band")
+    return result
 
 
 def _as_double(values: Tensor | None) -> Tensor | None:

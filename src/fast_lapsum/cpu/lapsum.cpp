@@ -79,17 +79,11 @@ void each_row(const Call& call, Work work) {
             work(RowIndex{flat / call.inner, flat % call.inner, flat}, row_threads, &kin);
         }
     };
-    if (side_by_side) {
-        const int64_t share = std::max<int64_t>(
-            1, std::min(groups / (8 * threads), kParallelScores / (kRowGroup * call.n + 1)));
-        (void)share;
-#ifdef _OPENMP
-#pragma omp parallel for schedule(dynamic, share) num_threads(threads)
-#endif
-        for (int64_t group = 0; group < groups; ++group) one_group(group, 1);
-    } else {
-        for (int64_t group = 0; group < groups; ++group) one_group(group, threads);
-    }
+    // Larger shares for short rows; results do not depend on them.
+    const int64_t share = std::max<int64_t>(
+        1, std::min(groups / (8 * threads), kParallelScores / (kRowGroup * call.n + 1)));
+    for_each(groups, side_by_side ? threads : 1, share,
+             [&](int64_t group) { one_group(group, side_by_side ? 1 : threads); });
 }
 
 template <class T>
@@ -113,9 +107,10 @@ void ask_for_large_pages(const Call& call) {
 #ifdef __linux__
     constexpr int64_t kAsk = 8 << 20, kPage = 4096;
     const Tensor& out = call.out;
-    if (out.stride != 1 || call.inner != 1 || out.outer_stride != call.n) return;
-    const int64_t bytes = call.outer * call.n * width(call.out_dtype);
-    if (bytes < kAsk) return;
+    const bool inner_fits = call.inner == 1 || out.inner_stride == call.n;
+    const bool outer_fits = call.outer == 1 || out.outer_stride == call.inner * call.n;
+    const int64_t bytes = call.outer * call.inner * call.n * width(call.out_dtype);
+    if (out.stride != 1 || !inner_fits || !outer_fits || bytes < kAsk) return;
     const auto begin = (reinterpret_cast<uintptr_t>(out.data) + kPage - 1) / kPage * kPage;
     const auto end = (reinterpret_cast<uintptr_t>(out.data) + uintptr_t(bytes)) / kPage * kPage;
     madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);  // a hint: may fail
@@ -175,15 +170,22 @@ void backward(const Call& call) {
 
 }  // namespace
 
+constexpr int64_t kOutOfMemory = -2;
+
 // The mask and the thresholds. Returns -1, or the least number of valid scores of a row whose
-// budget is over it (that row is NaN).
-LAPSUM_EXPORT int64_t lapsum_forward(const Call* call) {
+// budget is over it (that row is NaN), or kOutOfMemory.
+LAPSUM_EXPORT int64_t lapsum_forward(const Call* call) try {
     return call->dtype == kFloat64 ? forward<double>(*call) : forward<float>(*call);
+} catch (const std::bad_alloc&) {
+    return kOutOfMemory;
 }
 
-// Gradients for scores, budget and temperature.
-LAPSUM_EXPORT void lapsum_backward(const Call* call) {
+// Gradients for scores, budget and temperature. Returns -1 or kOutOfMemory.
+LAPSUM_EXPORT int64_t lapsum_backward(const Call* call) try {
     call->dtype == kFloat64 ? backward<double>(*call) : backward<float>(*call);
+    return -1;
+} catch (const std::bad_alloc&) {
+    return kOutOfMemory;
 }
 
 // The instruction set in use, for people.

@@ -43,15 +43,17 @@ def status() -> KernelStatus:
 @functools.cache
 def _load() -> tuple[ctypes.CDLL | None, str | None]:
     if not _PATH.exists():
-        return None, "the C++ kernel was not built: no C++ compiler was found at install time"
+        return (
+            None,
+            "the C++ kernel is not built: no C++ compiler at install time, or not installed",
+        )
     try:
         loaded = ctypes.CDLL(str(_PATH))
     except OSError as error:
         return None, f"the C++ kernel could not be loaded: {error}"
     loaded.lapsum_instruction_set.restype = ctypes.c_char_p
-    for name in ("lapsum_has_threads", "lapsum_call_size", "lapsum_forward"):
+    for name in ("lapsum_has_threads", "lapsum_call_size", "lapsum_forward", "lapsum_backward"):
         getattr(loaded, name).restype = ctypes.c_int64
     for name in ("lapsum_forward", "lapsum_backward"):
         getattr(loaded, name).argtypes = [ctypes.c_char_p]
-    loaded.lapsum_backward.restype = None
     return loaded, None

@@ -4,6 +4,7 @@
 
 #pragma once
 
+#include <new>
 #include <vector>
 
 #include "simd.hpp"
@@ -97,6 +98,31 @@ void write_chunk(const Strided& v, int64_t first, int64_t n, const T* values) {
                 *reinterpret_cast<uint16_t*>(at) = float_to_bfloat(float(values[i]));
         }
     }
+}
+
+// body(0) ... body(count - 1), `share` at a time on each of several threads. One thread enters no
+// parallel region, which would cost more than a short row. An exception must not leave a region.
+template <class Body>
+void for_each(int64_t count, int threads, int64_t share, Body body) {
+    (void)share;
+#ifdef _OPENMP
+    if (threads > 1) {
+        bool out_of_memory = false;
+#pragma omp parallel for schedule(dynamic, share) num_threads(threads)
+        for (int64_t i = 0; i < count; ++i) {
+            try {
+                body(i);
+            } catch (const std::bad_alloc&) {
+#pragma omp atomic write
+                out_of_memory = true;
+            }
+        }
+        if (out_of_memory) throw std::bad_alloc();
+        return;
+    }
+#endif
+    (void)threads;
+    for (int64_t i = 0; i < count; ++i) body(i);
 }
 
 // The scores of one row: where they lie, which of them take part, which side is selected.

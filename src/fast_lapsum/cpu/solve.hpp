@@ -26,12 +26,17 @@ void draw_sample(const Row<T>& row, std::vector<T>& sample) {
 }
 
 constexpr int64_t kBandFrom = 1024;  // shorter rows are iterated directly
-constexpr double kSampleDeviations =
-    3.5;  // a miss, one row in two thousand, costs one more reading
+// Half the band's width. A miss, one row in two thousand, costs one more reading.
+constexpr double kSampleDeviations = 3.5;
 
 int64_t sample_size(int64_t n) {
     const auto two_thirds = int64_t(std::cbrt(double(n)) * std::cbrt(double(n)));
     return std::max(two_thirds, std::min<int64_t>(n / 8, 4096));
+}
+
+// sigma^-1(k / count): if all scores were r, the threshold would be r - t times this.
+double laplace_quantile(double k, double count) {
+    return 2 * k <= count ? std::log(2 * k / count) : -std::log(2 * (count - k) / count);
 }
 
 // b is the quantile of r_I + Laplace(t) that leaves k above it (the paper's noised mixture): a
@@ -59,8 +64,7 @@ bool sample_band(const Row<T>& row, double k, double t, Bracket<T>* band, T* gue
     if (seen.excluded + seen.finite != size || !(share < count)) return false;
 
     Band<T> source{sample.data(), size, {}, 0, 0, t};
-    const double quantile =
-        2 * share <= count ? std::log(2 * share / count) : -std::log(2 * (count - share) / count);
+    const double quantile = laplace_quantile(share, count);
     Bracket<T> bracket{T(seen.lowest - t * quantile), T(seen.highest - t * quantile), count - 0.5,
                        0.5};
     const double spread_bound = std::sqrt(share * (1 - share / count));
@@ -272,7 +276,8 @@ Boundary select_rank(Row<T>& row, int64_t rank) {
     }
 }
 
-// What a whole row comes to. `excess_budget_limit` is the valid count where k is over it, else -1.
+// What a whole row comes to. `over_limit` is the number of valid scores where k is over it, else
+// -1.
 struct Solution {
     Threshold threshold;
     Boundary hard;  // filled in for hard masks
@@ -350,9 +355,7 @@ Solution solve_row(Row<T>& row, double k, double t, double start, bool hard, Kin
     } else if (remaining == finite) {
         out.threshold = {seen.lowest, -std::min(kSaturation * t, kMax / 2), false, false};
     } else {
-        const double quantile = 2 * remaining <= finite
-                                    ? std::log(2 * remaining / finite)
-                                    : -std::log(2 * (finite - remaining) / finite);
+        const double quantile = laplace_quantile(remaining, finite);
         const auto clamp = [=](double b) { return T(std::min(std::max(b, -kMax), kMax)); };
         Bracket<T> bracket{clamp(seen.lowest - t * quantile), clamp(seen.highest - t * quantile), 0,
                            0};
