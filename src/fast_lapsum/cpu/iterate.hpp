@@ -155,7 +155,7 @@ bool is_far(const Root& root, double t) {
 }
 
 // From the neighbouring scores to the threshold. Where they are far from b, sums relative to b
-// have few digits left: they are taken again, relative to those scores.
+// have few digits left: they are taken again, relative to those scores. NaN if that fails.
 template <class T, class Source>
 Threshold finish(Source& source, const Root& root, double k, double t) {
     const bool near_below = root.b - root.lower <= 2 * t, near_above = root.upper - root.b <= 2 * t;
@@ -166,6 +166,9 @@ Threshold finish(Source& source, const Root& root, double k, double t) {
     const T inverse = T(kLog2E / t);
     const Tails sums = source.tails(T(root.upper), T(root.lower), has_below ? T(root.lower) : T(0),
                                     has_above ? T(root.upper) : T(0), inverse);
+    // The end of a band is not a score: nothing may be near it, and then it tells nothing.
+    if ((has_below && sums.sum_below < kVanished) || (has_above && sums.sum_above < kVanished))
+        return {};
     const double excess = double(sums.above) - k, gap = root.upper - root.lower;
     // Half the exponent under the root, and hypot: neither square may underflow on its own.
     const double coupling =

@@ -167,7 +167,9 @@ bool solve_in_band(Row<T>& row, Bracket<T> bracket, T guess, double k, double t,
     if (!root.found || (end_below && root.b - root.lower > 2 * t) ||
         (end_above && root.upper - root.b > 2 * t))
         return false;
-    *out = finish<T>(source, root, k, t);
+    const Threshold found = finish<T>(source, root, k, t);
+    if (std::isnan(found.hi)) return false;
+    *out = found;
     polish(row, root, k, t, out);
     return true;
 }
