@@ -1,4 +1,4 @@
-"""Rows long enough for a sampled band, whose scores lie in clusters that the band may fall between."""
+"""Rows long enough for a sampled band, in clusters that the band may fall between."""
 
 from __future__ import annotations
 
