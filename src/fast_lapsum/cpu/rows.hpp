@@ -142,12 +142,16 @@ struct Row {
         const T* in = read_chunk(scores, first, count, buffer);
         if (mask == nullptr && largest) return in;
         const T sign = largest ? T(1) : T(-1);
-        const uint8_t* keep = mask == nullptr ? nullptr : mask + first * mask_stride;
-        for (int64_t i = 0; i < count; ++i) {
-            const T value = sign * in[i];
-            buffer[i] = keep == nullptr || keep[i * mask_stride]
-                            ? value
-                            : -std::numeric_limits<T>::infinity();
+        if (mask == nullptr) {
+            turn(in, count, buffer);
+        } else if (mask_stride == 1) {
+            leave_out(in, mask + first, count, sign, buffer);
+        } else {
+            const uint8_t* keep = mask + first * mask_stride;
+            for (int64_t i = 0; i < count; ++i) {
+                buffer[i] =
+                    keep[i * mask_stride] ? sign * in[i] : -std::numeric_limits<T>::infinity();
+            }
         }
         return buffer;
     }

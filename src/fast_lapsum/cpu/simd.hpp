@@ -345,6 +345,20 @@ constexpr int64_t kPiece = 512;
 LAPSUM_KERNELS(float)
 LAPSUM_KERNELS(double)
 
+// The side that is selected, and -inf for what a mask leaves out.
+#define LAPSUM_READERS(T)                                                                      \
+    LAPSUM_CLONES void turn(const T* r, int64_t n, T* out) {                                   \
+        _Pragma("omp simd") for (int64_t i = 0; i < n; ++i) out[i] = -r[i];                    \
+    }                                                                                          \
+    LAPSUM_CLONES void leave_out(const T* r, const uint8_t* keep, int64_t n, T sign, T* out) { \
+        _Pragma("omp simd") for (int64_t i = 0; i < n; ++i) {                                  \
+            out[i] = keep[i] ? sign * r[i] : -std::numeric_limits<T>::infinity();              \
+        }                                                                                      \
+    }
+
+LAPSUM_READERS(float)
+LAPSUM_READERS(double)
+
 template <class T>
 int64_t gather_chunk(const T* r, int64_t n, T lower, T upper, T* out) {
 #ifdef LAPSUM_HAS_CLONES

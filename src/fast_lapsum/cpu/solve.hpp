@@ -161,12 +161,7 @@ bool solve_in_band(Row<T>& row, Bracket<T> bracket, T guess, double k, double t,
         bracket.mass_right = double(outside.above);
     }
     const Root root = iterate<T>(source, k, t, double(row.n), bracket, guess, 0, kBandPasses);
-    // An end of the band is not a score: sums relative to it may have vanished.
-    const bool end_below = outside.below > 0 && root.lower <= double(lower);
-    const bool end_above = outside.above > 0 && root.upper >= double(upper);
-    if (!root.found || (end_below && root.b - root.lower > 2 * t) ||
-        (end_above && root.upper - root.b > 2 * t))
-        return false;
+    if (!root.found) return false;
     const Threshold found = finish<T>(source, root, k, t);
     if (std::isnan(found.hi)) return false;
     *out = found;

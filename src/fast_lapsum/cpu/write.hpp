@@ -53,18 +53,24 @@ void write_mask(const Row<T>& row, const Threshold& threshold, double t, const S
     }
 }
 
-// Exactly k ones, the earliest of the tied scores first: one thread, because ties are counted off.
+// Exactly k ones, the earliest of the tied scores first.
 template <class T>
 void write_hard_mask(const Row<T>& row, const Boundary& boundary, double k, const Strided& out) {
-    Row<T> serial = row;
-    serial.threads = 1;
+    if (k == 0) return fill(row, out, T(0));
     int64_t left = int64_t(k) - boundary.above;
     const T score = T(boundary.score);
+    if (left == boundary.tied) {
+        return write_row(row, out, [=](const T* r, int64_t n, T* p) {
+            for (int64_t i = 0; i < n; ++i) p[i] = r[i] >= score ? T(1) : T(0);
+        });
+    }
+    Row<T> serial = row;  // some of the tied scores are left over: they are counted off in order
+    serial.threads = 1;
     write_row(serial, out, [&](const T* r, int64_t n, T* p) {
         for (int64_t i = 0; i < n; ++i) {
-            const bool tied = k > 0 && r[i] == score && left > 0;
+            const bool tied = r[i] == score && left > 0;
             left -= tied;
-            p[i] = tied || (k > 0 && r[i] > score) ? T(1) : T(0);
+            p[i] = tied || r[i] > score ? T(1) : T(0);
         }
     });
 }
