@@ -1,4 +1,4 @@
-"""The semantics table of the operator (operator.md, section 2), row by row, on every backend."""
+"""What users rely on, a test for every row of the table of semantics."""
 
 from __future__ import annotations
 

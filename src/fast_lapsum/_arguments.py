@@ -25,6 +25,8 @@ def check_scores(scores: Tensor, dim: int) -> int:
             "scores must be float16, bfloat16, float32 or float64, got "
             f"{str(scores.dtype).removeprefix('torch.')}"
         )
+    if scores.layout != torch.strided or scores.is_nested:
+        raise TypeError(f"scores must be a dense tensor, got {_kind(scores)}")
     if isinstance(dim, bool) or not isinstance(dim, int):
         raise TypeError(f"dim must be an int, got {type(dim).__name__}")
     dims = scores.dim()
@@ -38,12 +40,16 @@ def check_scores(scores: Tensor, dim: int) -> int:
     return dim % dims
 
 
+def _kind(scores: Tensor) -> str:
+    return "a nested tensor" if scores.is_nested else f"layout {scores.layout}"
+
+
 def check_number(name: str, value: object) -> float:
     """A real number as a float."""
     if isinstance(value, (int, float, torch.SymInt, torch.SymFloat)):
         if not isinstance(value, bool):
             return value  # type: ignore[return-value]
-    elif hasattr(value, "__float__"):  # a numpy scalar
+    elif hasattr(value, "__float__") and getattr(value, "shape", ()) == ():  # a numpy scalar
         return float(value)
     raise TypeError(f"{name} must be a number or a tensor, got {type(value).__name__}")
 

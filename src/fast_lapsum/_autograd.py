@@ -77,7 +77,7 @@ def _is_plain(*tensors: Tensor) -> bool:
     for tensor in tensors:
         if type(tensor) not in _PLAIN_TYPES or tensor.is_neg():
             return False
-        if not _has_storage(tensor) or tensor._is_zerotensor():
+        if not _has_storage(tensor) or tensor.is_meta or tensor._is_zerotensor():
             return False
     return True
 

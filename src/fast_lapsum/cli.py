@@ -138,7 +138,7 @@ def run_demo(
         )
     _print_demo(found, budget, temperature, chosen)
     if find_spec("matplotlib") is None:
-        remedy = escape('pip install "fast-lapsum[bench]"')
+        remedy = "pip install matplotlib numpy"
         console.print(
             f"[yellow]No picture: matplotlib is missing.[/] Get it with {remedy}", soft_wrap=True
         )

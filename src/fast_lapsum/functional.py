@@ -93,7 +93,7 @@ def soft_topk(
         hard: return the hard mask of exactly k ones with the soft mask's gradient (straight
             through). Needs a whole k; the earliest of tied scores wins.
         return_threshold: also return b, detached, in the shape of ``scores`` without ``dim``.
-        warm_start: an earlier threshold; it changes the speed and nothing else.
+        warm_start: an earlier threshold. It changes the speed, and the result by rounding at most.
         solver: ``"auto"`` takes the fastest backend; a name takes that algorithm in plain torch.
         validate: look at the values of k and temperature and raise for a row that has no answer.
             Without it such a row is NaN when k or temperature is a tensor, because looking would
@@ -137,7 +137,8 @@ def log_soft_topk(
 
     .. math:: \log p_i = u_i - \log 2 \;(u_i \le 0), \quad \log(1 - e^{-u_i} / 2) \;(u_i > 0)
 
-    Arguments are those of :func:`soft_topk`. Scores that are left out have -inf.
+    Arguments are those of :func:`soft_topk` without ``hard`` and ``return_threshold``. Scores that
+    are left out have -inf. It runs in torch operations, at many times the price of the mask.
 
     Example:
         >>> scores = torch.tensor([0.0, -300.0, -600.0])
@@ -170,7 +171,8 @@ def threshold(
 
     In the shape of ``scores`` without ``dim``, float64 for float64 scores and float32 for the rest.
     For k = 0 and k = n, where b is at infinity, it is a finite value that gives that mask to
-    rounding. At temperature 0 it is the boundary score. Arguments are those of :func:`soft_topk`.
+    rounding. At temperature 0 it is the boundary score. Arguments are those of :func:`soft_topk`
+    without ``hard`` and ``return_threshold``.
 
     Example:
         >>> threshold(torch.tensor([4.0, 3.0, 1.0, 0.0]), k=2, temperature=0.01)
@@ -219,7 +221,8 @@ def sample_topk(
     """Random mask of exactly k ones that selects score i with probability p_i of the soft mask.
 
     Systematic sampling: one uniform number u per row, and score i is taken when the running sum of
-    p passes one of u, u + 1, ..., u + k - 1. O(n), without a gradient, in the scores' dtype.
+    p passes one of u, u + 1, ..., u + k - 1. O(n), without a gradient, in the scores' dtype. Which
+    scores come together depends on their order: shuffle them where pairs matter.
 
     Example:
         >>> generator = torch.Generator().manual_seed(0)

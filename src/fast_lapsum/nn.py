@@ -30,7 +30,8 @@ class SoftTopK(torch.nn.Module):
         dim: the dimension to select along.
         largest: select the largest scores, or the smallest.
         hard: exactly k ones forward, soft gradient backward.
-        keep_threshold: start each solve from the last call's threshold. It changes only the speed.
+        keep_threshold: start each solve from the last call's threshold. It changes the speed, and
+            the result by rounding at most; it helps rows of up to a thousand scores.
 
     Example:
         >>> layer = SoftTopK(k=2, temperature=0.1, num_scores=4, learn_k=True)
@@ -62,8 +63,10 @@ class SoftTopK(torch.nn.Module):
         if learn_k and num_scores is None:
             raise ValueError("num_scores must be given when learn_k=True, got num_scores=None")
         if not 0 <= k < math.inf or (num_scores is not None and k > num_scores):
-            limit = "inf" if num_scores is None else num_scores
-            raise ValueError(f"k must lie in [0, {limit}], got k={k}")
+            limit = "inf)" if num_scores is None else f"{num_scores}]"
+            raise ValueError(f"k must lie in [0, {limit}, got k={k}")
+        if hard and k != int(k):
+            raise ValueError(f"k must be a whole number for hard=True, got k={k}")
         if not 0 <= temperature < math.inf:
             raise ValueError(
                 f"temperature must be finite and at least 0, got temperature={temperature}"
@@ -165,8 +168,9 @@ class SoftTopK(torch.nn.Module):
 class TemperatureSchedule:
     """Anneal the temperature of soft top-k layers from ``start`` to ``end`` over ``steps`` steps.
 
-    The paper ramps 1 to 0.05. Each :meth:`step` sets the next temperature; past the last step it
-    stays at ``end``.
+    The paper ramps 1 to 0.05. The layers start at ``start`` at once, each :meth:`step` sets the
+    next temperature; past the last step it stays at ``end``. A layer's state dict does not hold a
+    temperature that is not learned: keep the schedule's own beside it.
 
     Args:
         layers: one :class:`SoftTopK` or several.
@@ -192,7 +196,10 @@ class TemperatureSchedule:
         end: float = 0.05,
         shape: ScheduleShape = "exponential",
     ) -> None:
-        self.layers = [layers] if isinstance(layers, SoftTopK) else list(layers)
+        self.layers = [layers] if isinstance(layers, torch.nn.Module) else list(layers)
+        for layer in self.layers:
+            if not isinstance(layer, SoftTopK):
+                raise TypeError(f"layers must be SoftTopK layers, got {type(layer).__name__}")
         annealed_temperature(0, steps, start, end, shape)  # raises for a bad argument
         self.steps, self.start, self.end, self.shape = steps, start, end, shape
         self.step_count = 0

@@ -1,4 +1,4 @@
-"""Pictures. matplotlib is needed here and nowhere else: ``pip install "fast-lapsum[bench]"``."""
+"""Pictures. matplotlib is needed here and nowhere else: the extra ``[bench]`` brings it."""
 
 from __future__ import annotations
 

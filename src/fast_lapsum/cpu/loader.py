@@ -45,7 +45,7 @@ def _load() -> tuple[ctypes.CDLL | None, str | None]:
     if not _PATH.exists():
         return (
             None,
-            "the C++ kernel is not built: no C++ compiler at install time, or not installed",
+            "the C++ kernel is not there: no C++ compiler at install time, or left out on purpose",
         )
     try:
         loaded = ctypes.CDLL(str(_PATH))

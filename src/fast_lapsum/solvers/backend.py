@@ -95,7 +95,7 @@ def backward(
     threshold: Tensor,
     largest: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients for scores, budget and temperature (operator.md section 1, the paper's eq. vjp)."""
+    """Gradients for scores, budget and temperature (the paper's eq. vjp)."""
     rows = _as_rows(scores, mask, largest)
     grads = grad.reshape(rows.shape).to(rows.dtype)
     outer = scores.shape[:-1]
