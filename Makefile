@@ -16,10 +16,10 @@ PYTHON ?= $(firstword $(foreach name,python3 python3.14 python3.13 python3.12 py
   $(shell $(name) -c 'import sys, venv, ensurepip; print("$(name)" * (sys.version_info >= (3, 10)))' 2>/dev/null)))
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo lint test test-slow bench-cpu clean
+.PHONY: help install demo lint test test-slow test-gpu test-gpu-sanitizer bench-cpu bench-gpu clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(INSTALLED) ## the virtual environment, with this checkout installed in place
 
@@ -38,14 +38,36 @@ lint: $(INSTALLED) ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Triton decides on import whether it interprets kernels, hence a process of its own. Where there
+# is no Triton nothing is collected, which pytest reports by 5.
+INTERPRET := TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/test_triton_interpreted.py
+
 test: lint ## lint, doctests and every test not marked slow
 	$(BIN)/python -m pytest
+	$(INTERPRET) || test $$? -eq 5
 
 test-slow: lint ## lint, doctests and every test
 	$(BIN)/python -m pytest -m ""
+	$(INTERPRET) || test $$? -eq 5
+
+# On a machine with a GPU, which has its own torch: no virtual environment, nothing is installed.
+GPU_PYTHON = $(or $(PYTHON),python3)
+
+test-gpu: ## the tests that need a GPU, with the python3 and torch of this machine
+	PYTHONPATH=src $(GPU_PYTHON) -m pytest tests/gpu
+
+test-gpu-sanitizer: ## every GPU kernel under compute-sanitizer
+	@command -v compute-sanitizer >/dev/null || { echo "error: no compute-sanitizer on PATH;" \
+	  "it comes with the CUDA toolkit, in its bin or compute-sanitizer folder" >&2; exit 1; }
+	for tool in memcheck racecheck initcheck; do echo "$$tool:"; \
+	  PYTORCH_NO_CUDA_MEMORY_CACHING=1 PYTHONPATH=src compute-sanitizer --tool $$tool \
+	  --error-exitcode 1 $(GPU_PYTHON) tests/gpu/sanitizer_workload.py || exit 1; done
 
 bench-cpu: $(INSTALLED) ## the CPU benchmark, into results/cpu.json
 	$(BIN)/fast-lapsum bench cpu
+
+bench-gpu: $(INSTALLED) ## the GPU benchmark, into results/gpu.json
+	$(BIN)/fast-lapsum bench gpu
 
 clean: ## remove everything made here, the virtual environment included
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis fast-lapsum-demo.png

@@ -117,6 +117,32 @@ def budgets(n: int) -> list[float]:
     return sorted({k for k in candidates if 0 < k < n})
 
 
+def corners(n: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows with what can be odd in them, their budgets and temperatures."""
+    plain = normal(n, seed=2, dtype=dtype)
+    some = torch.arange(n) % 5 == 1
+    count = int(some.sum())
+    cases: list[tuple[Tensor, float, float]] = [
+        (plain, k, t) for k in (0.0, float(n), n / 2, 1.0) for t in (0.0, 1.0)
+    ]
+    cases += [(plain, 0.0, 1e-6), (plain, float(n), 1e-6)]
+    cases += [(plain, k, 1.0) for k in (-1.0, n + 1.0, math.nan, math.inf, -math.inf)]
+    cases += [(plain, n / 2, t) for t in (-1.0, math.nan, math.inf, -math.inf)]
+    cases += [(plain.index_fill(0, torch.tensor([n // 2]), math.nan), n / 2, t) for t in (0.0, 1.0)]
+    for t in (0.0, 0.5):
+        with_inf, without = plain.masked_fill(some, math.inf), plain.masked_fill(some, -math.inf)
+        cases += [(with_inf, k, t) for k in (0.0, 1.0, count, count + 1.5, float(n))]
+        cases += [(without, k, t) for k in (0.0, 2.5, n - count, n - count + 1.0)]
+        cases += [(torch.full_like(plain, value), n / 3, t) for value in (math.inf, 0.0, -math.inf)]
+        cases += [(torch.full_like(plain, -math.inf), 0.0, t)]
+        cases += [((2 * plain).round(), n / 3, t)]  # ties share
+        cases += [(with_inf.masked_fill(torch.arange(n) % 7 == 2, -math.inf), count + 2.5, t)]
+        cases += [(with_inf.index_fill(0, torch.tensor([0]), math.nan), n / 2, t)]
+    rows, k, temperatures = zip(*cases, strict=True)
+    k, temperatures = (torch.tensor(x, dtype=torch.float64) for x in (k, temperatures))
+    return torch.stack(rows), k, temperatures
+
+
 def ulp(value: Tensor, dtype: torch.dtype) -> Tensor:
     """Unit in the last place of numbers of ``dtype`` at the size of ``value``, in float64."""
     info = torch.finfo(dtype)
@@ -197,10 +223,11 @@ def _expected_row(
     mask = reference.mask_row(scores, threshold, t)
     d_scores, d_budget, d_temperature = reference.vjp_row(grad, scores, threshold, t)
     info = torch.finfo(compute_dtype(dtype))
-    tiny, zero = info.tiny, torch.zeros((), dtype=torch.float64)
+    tiny, zero = info.tiny, torch.zeros((), dtype=torch.float64, device=scores.device)
     rounding = ulp(mask, out_dtype) + tiny
+    per_row = (zero + d_budget, zero + d_temperature)
     if threshold.is_hard or t == 0:
-        return Expected(mask, d_scores, zero, zero, rounding, torch.zeros_like(mask), zero, zero)
+        return Expected(mask, d_scores, *per_row, rounding, torch.zeros_like(mask), zero, zero)
     u = reference.distances(scores, threshold, t)
     live = u.isfinite()
     u = torch.where(live, u, 0.0)
@@ -220,8 +247,7 @@ def _expected_row(
     return Expected(
         mask,
         d_scores,
-        torch.tensor(d_budget, dtype=torch.float64),
-        torch.tensor(d_temperature, dtype=torch.float64),
+        *per_row,
         rounding + phi * u_error + q * (phi * u_error).sum(),
         # What is smaller than the smallest normal number may be 0, before it is divided by t.
         ulp(d_scores, dtype) + d_scores_error + tiny / t * (g + mean_g) + torch.finfo(dtype).tiny,

@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -74,6 +76,18 @@ def test_demo_spends_the_budget_exactly_for_a_fractional_k(tmp_path: Path) -> No
     assert abs(float(error[1])) < 1e-5
 
 
+def test_a_number_of_scores_may_be_written_with_an_exponent(tmp_path: Path) -> None:
+    result = invoke("demo", "--n", "2e3", "--out", tmp_path / "mask.png")
+    assert result.exit_code == 0, result.output
+    assert "2,000 scores" in result.stdout
+
+
+def test_the_module_runs_as_a_program() -> None:
+    command = [sys.executable, "-m", "fast_lapsum.cli", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == f"fast-lapsum {fast_lapsum.__version__}"
+
+
 def test_demo_without_matplotlib_says_how_to_get_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,6 +113,8 @@ def test_demo_without_matplotlib_says_how_to_get_it(
         (("demo", "--seed", "-3"), ("--seed", "'-3'", "whole number of at least 0")),
         (("demo", "--out", "/no/such/folder/mask.png"), ("--out", "/no/such/folder")),
         (("bench", "cpu", "--repeats", "0"), ("--repeats", "'0'", "whole number of at least 1")),
+        (("bench", "gpu", "--max-n", "1.5"), ("--max-n", "'1.5'", "whole number of at least 1")),
+        (("bench", "gpu", "--max-n", "inf"), ("--max-n", "'inf'", "whole number of at least 1")),
         (("fly",), ("fly",)),
     ],
 )
@@ -117,8 +133,9 @@ def test_a_bad_argument_is_named_with_its_value_and_exit_code_2(
         ((), ("info", "demo", "bench", "--version")),
         (("info",), ("backend", "--json")),
         (("demo",), ("soft top-k", "--temperature", "Example: fast-lapsum demo")),
-        (("bench",), ("cpu",)),
+        (("bench",), ("cpu", "gpu")),
         (("bench", "cpu"), ("torch.softmax", "--quick", "Example: fast-lapsum bench cpu")),
+        (("bench", "gpu"), ("CUDA graphs", "--max-n", "Example: fast-lapsum bench gpu")),
     ],
 )
 def test_help_says_what_a_command_does(

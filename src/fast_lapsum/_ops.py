@@ -14,6 +14,9 @@ from torch import Tensor
 from .cpu import kernel
 from .solvers import backend as plain
 from .solvers.backend import compute_dtype
+from .triton import loader
+
+gpu: Any = loader.backend()
 
 NAMESPACE = "fast_lapsum"
 Dims = tuple[int | None, ...]
@@ -59,6 +62,19 @@ def soft_topk(
                 hard,
                 out_dtype,
             )
+        if gpu is not None and gpu.supports(scores):
+            return gpu.forward(  # type: ignore[no-any-return]
+                scores,
+                budget,
+                budget_number,
+                temperature,
+                temperature_number,
+                mask,
+                warm_start,
+                largest,
+                hard,
+                out_dtype,
+            )
         solver = "two_exponential"
     if budget is None and scores.is_cpu:  # elsewhere looking would wait for the device
         plain.check_budget_fits(scores, mask, largest, budget_number)
@@ -88,6 +104,10 @@ def soft_topk_backward(
     """Gradients for scores (in their dtype), and with ``per_row`` for budget and temperature."""
     if kernel.supports(scores) and kernel.supports(grad):
         return kernel.backward(
+            grad, scores, temperature, temperature_number, mask, threshold, largest, per_row
+        )
+    if gpu is not None and gpu.supports(scores) and gpu.supports(grad):
+        return gpu.backward(  # type: ignore[no-any-return]
             grad, scores, temperature, temperature_number, mask, threshold, largest, per_row
         )
     temperatures = _per_row(temperature, temperature_number, scores)

@@ -1,4 +1,4 @@
-"""The command line: ``fast-lapsum info``, ``fast-lapsum demo`` and ``fast-lapsum bench cpu``."""
+"""The command line: ``fast-lapsum info``, ``fast-lapsum demo`` and ``fast-lapsum bench``."""
 
 from __future__ import annotations
 
@@ -13,11 +13,18 @@ import torch
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import (
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.table import Table
 
 import fast_lapsum
 
-from .bench import cpu, demo, environment, tables
+from .bench import cpu, demo, environment, gpu, gpu_tables, tables
 from .bench.parity import ParityError
 from .bench.results import finished_file, write_json
 from .cpu import loader
@@ -38,12 +45,12 @@ def _whole(at_least: int) -> Callable[[str], int]:
 
     def parse(text: str) -> int:
         try:
-            value = int(text)
+            value = float(text)  # 1e6 is a whole number too
         except ValueError:
-            value = at_least - 1
-        if value < at_least:
+            value = math.nan
+        if not (value.is_integer() and value >= at_least):
             raise typer.BadParameter(f"'{text}' is not a whole number of at least {at_least}.")
-        return value
+        return int(value)
 
     return parse
 
@@ -186,6 +193,70 @@ def bench_cpu(
     console.print(f"Results: {out}", highlight=False, soft_wrap=True)
 
 
+@bench_app.command(name="gpu", epilog="Example: fast-lapsum bench gpu --max-n 1e8 --out gpu.json")
+def bench_gpu(
+    repeats: Annotated[
+        int,
+        typer.Option(help="Samples of each timing.", parser=_whole(at_least=1), metavar="INTEGER"),
+    ] = 15,
+    max_n: Annotated[
+        int | None,
+        typer.Option(
+            help="Leave out shapes with more scores.", parser=_whole(at_least=1), metavar="INTEGER"
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The results file (JSON).", dir_okay=False)] = Path(
+        "results/gpu.json"
+    ),
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Tiny shapes, to try the benchmark itself.")
+    ] = False,
+) -> None:
+    """Time soft_topk on this GPU beside a copy, torch.softmax, torch.topk and torch.sort.
+
+    Device times come from CUDA graphs over inputs that exceed the cache. Every call is first
+    checked against float64: one that fails is not timed, and the exit code is 1. The results file
+    is written after every shape.
+    """
+    errors = Console(stderr=True)
+    if not torch.cuda.is_available():
+        errors.print("[bold red]No GPU:[/] torch finds no CUDA device; there is bench cpu.")
+        raise typer.Exit(1)
+    with Progress(
+        SpinnerColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}", markup=False),
+        console=console,
+        transient=True,
+    ) as progress:
+        task = progress.add_task("starting", total=None)
+
+        def advance(name: str, done: int, total: int) -> None:
+            progress.update(task, completed=done, total=total)
+            elapsed = progress.tasks[0].elapsed or 0
+            progress.console.print(f"{done}/{total} {name}, {elapsed:.0f} s", highlight=False)
+
+        record = gpu.run(
+            device=torch.device("cuda", torch.cuda.current_device()),
+            repeats=repeats,
+            max_n=max_n,
+            quick=quick,
+            report=lambda step: progress.update(task, description=step),
+            save=lambda record: write_json(out, record),
+            advance=advance,
+        )
+    console.print(tables.environment_table(record["environment"]))
+    for table in gpu_tables.all_tables(record):
+        console.print(table)
+    console.print(f"Results: {out}", highlight=False, soft_wrap=True)
+    failures = gpu.failures(record)
+    for failure in failures:
+        errors.print(f"[bold red]Failed:[/] {escape(failure)}", soft_wrap=True)
+    if failures:
+        raise typer.Exit(1)
+
+
 def _device(name: str | None) -> torch.device:
     if name is None:
         return environment.best_device()
@@ -223,3 +294,7 @@ def _print_demo(found: demo.Demo, budget: float, temperature: float, device: tor
         highlight=False,
         soft_wrap=True,
     )
+
+
+if __name__ == "__main__":
+    app()

@@ -14,6 +14,7 @@ import torch
 
 import fast_lapsum
 from fast_lapsum.cpu import loader
+from fast_lapsum.triton import loader as gpu_loader
 
 
 def describe() -> dict[str, Any]:
@@ -29,6 +30,7 @@ def describe() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "triton": _version("triton"),
+        "cuda": torch.version.cuda,
         "os": platform.platform(),
         "cpu": _cpu_model(),
         "cores": _usable_cores(),
@@ -36,6 +38,7 @@ def describe() -> dict[str, Any]:
         "load_average": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         # Where the file lies is nobody's business in a results file; `info` asks the loader.
         "cpu_backend": {key: v for key, v in kernel._asdict().items() if key != "path"},
+        "gpu_backend": gpu_loader.description(),
         "gpus": _gpus(),
         "gpu_driver": _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"),
     }

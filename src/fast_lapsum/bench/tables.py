@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from rich.table import Table
@@ -15,6 +16,15 @@ def milliseconds(seconds: float) -> str:
     ('12.3 ms', '0.0123 ms')
     """
     return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds * 1e3:.0f} ms"
+
+
+def microseconds(seconds: float) -> str:
+    """The same for what a GPU does.
+
+    >>> microseconds(1.23456e-5), microseconds(0.00412345)
+    ('12.3 us', '4123 us')
+    """
+    return f"{seconds * 1e6:.3g} us" if seconds < 1e-3 else f"{seconds * 1e6:.0f} us"
 
 
 def environment_table(environment: dict[str, Any]) -> Table:
@@ -39,23 +49,28 @@ def environment_table(environment: dict[str, Any]) -> Table:
         rows["kernel file"] = environment["kernel_file"]
     if environment["gpus"]:
         rows["GPU driver"] = environment["gpu_driver"] or "unknown"
-        rows["a GPU call takes"] = "plain torch"
+        rows["a GPU call takes"] = environment["gpu_backend"]
     for name, value in rows.items():
         table.add_row(name, str(value))
     return table
 
 
-def timings_table(record: dict[str, Any]) -> Table:
-    """Median time per call of every case and peer."""
-    names = list(record["cases"][0]["timings"])
-    table = Table(title="Median time per call", title_justify="left")
+def timings_table(
+    record: dict[str, Any],
+    section: str = "timings",
+    title: str = "Median time per call",
+    unit: Callable[[float], str] = milliseconds,
+) -> Table:
+    """Median time per call of every case and peer; cases that were left out are not in it."""
+    cases = [case for case in record["cases"] if section in case]
+    names = dict.fromkeys(name for case in cases for name in case[section])
+    table = Table(title=title, title_justify="left")
     table.add_column("")
-    for case in record["cases"]:
+    for case in cases:
         table.add_column(case["case"], justify="right")
     for name in names:
-        table.add_row(
-            name, *(milliseconds(case["timings"][name]["p50"]) for case in record["cases"])
-        )
+        timings = (case[section].get(name) for case in cases)
+        table.add_row(name, *("" if found is None else unit(found["p50"]) for found in timings))
     return table
 
 
@@ -74,7 +89,7 @@ def bars_table(record: dict[str, Any]) -> Table:
                 f"{bar['ours']}, {bar['peer'].removesuffix(' ' + bar['ours'])}: {bar['sense']}",
                 f"{bar['ratio']:.2f}",
                 f"{bar['limit']:g}",
-                _verdict(bar["met"]),
+                verdict(bar["met"]),
             )
     for entry in record["memory"]:
         if entry["measured"]:
@@ -85,7 +100,7 @@ def bars_table(record: dict[str, Any]) -> Table:
                     f"{part}: peak memory beyond the output, share of the input, at most",
                     f"{share:.1%}",
                     f"{entry['limit']:.0%}",
-                    _verdict(share <= entry["limit"]),
+                    verdict(share <= entry["limit"]),
                 )
     for entry in record["determinism"]:
         threads = ", ".join(map(str, entry["thread_counts"]))
@@ -95,10 +110,13 @@ def bars_table(record: dict[str, Any]) -> Table:
             f"same bits over repeated runs on {threads} threads",
             "same" if entry["met"] else "differ",
             "same",
-            _verdict(entry["met"]),
+            verdict(entry["met"]),
         )
     return table
 
 
-def _verdict(met: bool) -> Text:
+def verdict(met: bool | None) -> Text:
+    """Met, missed, or None for a comparison that lacks a side."""
+    if met is None:
+        return Text("not measured", style="yellow")
     return Text("met", style="green") if met else Text("missed", style="bold red")

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor
 
+from .._layout import groups
 from ..solvers.backend import budget_error, compute_dtype
 from . import loader
 
@@ -152,7 +153,7 @@ def _records(
     scores = tensors[0]
     assert scores is not None
     shape = scores.shape
-    for offsets, first_row, outer, inner, strides in _groups(tensors):
+    for offsets, first_row, outer, inner, strides in groups(tensors):
         fields: list[int] = []
         for tensor, offset, pair in zip(tensors, offsets, strides, strict=True):
             if tensor is None:
@@ -165,38 +166,3 @@ def _records(
             for i, x in enumerate(per_row)
         ]
         yield _CALL.pack(*head, outer, inner, shape[-1], *flags, *fields, *numbers, *pointers)
-
-
-Group = tuple[list[int], int, int, int, list[tuple[int, int]]]
-
-
-def _groups(tensors: tuple[Tensor | None, ...]) -> Iterator[Group]:
-    """Rows as outer x inner, with each tensor's strides; leading dimensions that fit neither loop.
-
-    Adjacent dimensions are merged where every tensor allows it.
-    """
-    scores = tensors[0]
-    assert scores is not None
-    if math.prod(scores.shape[:-1]) == 0:
-        return
-    dims: list[tuple[int, list[int]]] = []  # (size, stride of each tensor), outermost first
-    for dim, size in enumerate(scores.shape[:-1]):
-        if size == 1:
-            continue
-        strides = [0 if x is None else x.stride(dim) for x in tensors]
-        if dims and all(a == b * size for a, b in zip(dims[-1][1], strides, strict=True)):
-            dims[-1] = (dims[-1][0] * size, strides)
-        else:
-            dims.append((size, strides))
-    nothing = [0] * len(tensors)
-    while len(dims) < 2:
-        dims.insert(0, (1, nothing))
-    (outer, outer_strides), (inner, inner_strides) = dims[-2:]
-    pairs = list(zip(outer_strides, inner_strides, strict=True))
-    leading = dims[:-2]
-    for group in range(math.prod(size for size, _ in leading)):
-        offsets, rest = list(nothing), group
-        for size, strides in reversed(leading):
-            rest, index = divmod(rest, size)
-            offsets = [o + index * s for o, s in zip(offsets, strides, strict=True)]
-        yield offsets, group * outer * inner, outer, inner, pairs

@@ -126,6 +126,20 @@ def backward(
     )
 
 
+def write_hard_mask(
+    out: Tensor,
+    scores: Tensor,
+    mask: Tensor | None,
+    largest: bool,
+    budget: Tensor,
+    threshold: Tensor,
+) -> None:
+    """Fill ``out`` with the hard mask of every row whose threshold is known; NaN elsewhere."""
+    rows = _as_rows(scores, mask, largest)
+    answered = torch.where(threshold[..., 0].isnan(), math.nan, 0.0).reshape(-1, 1)
+    out.copy_(_hard_mask(rows, budget.reshape(-1), answered).reshape(scores.shape))
+
+
 def _as_rows(scores: Tensor, mask: Tensor | None, largest: bool) -> Tensor:
     """Scores as [rows, n] in the widest dtype of the device, the excluded ones as -inf."""
     widest = torch.float32 if scores.device.type == "mps" else torch.float64

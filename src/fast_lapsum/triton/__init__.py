@@ -1,0 +1,1 @@
+"""The GPU backend: Triton kernels, and the table that chooses among them."""

@@ -1,0 +1,552 @@
+"""Which kernels a call launches, with what parameters: the one table, and the thin way to it.
+
+Rows of up to ``LONGEST_ON_CHIP`` scores: one program per row, one launch. Longer rows: sample,
+rounds, mask. Everything is launched whatever the data, and nothing is read back: what a row turns
+out not to need returns at once on the device.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import struct
+from typing import Any, NamedTuple
+
+import torch
+import triton.language as tl
+from torch import Tensor
+
+from .._layout import groups
+from ..solvers import backend as plain
+from ..solvers.backend import compute_dtype
+from . import relaunch
+from .backward import SUMS, rows_backward, scores_backward, sums_backward
+from .mask import mask_forward
+from .rows import rows_forward
+from .sample import CHUNK, SAMPLE_FIELDS, sample_forward
+from .settle import settle_forward
+from .stream import LISTS, PARTIAL_FIELDS, STATE_FIELDS, TICKET_FIELDS, round_forward
+
+DTYPES = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64))
+
+#: The longest row that one program holds in registers.
+LONGEST_ON_CHIP = 16384
+#: Warps for a row on chip of up to so many scores.
+ROW_WARPS = ((128, 1), (512, 2), (4096, 4), (8192, 8), (LONGEST_ON_CHIP, 16))
+#: Registers of a thread of such a program, more of which would leave room for fewer rows at once.
+ROW_REGISTERS = 96
+#: The same for the backward kernel, which holds two numbers per score.
+ROW_WARPS_BACKWARD = ((128, 1), (512, 2), (1024, 4), (4096, 8), (LONGEST_ON_CHIP, 16))
+
+
+class Streaming(NamedTuple):
+    """Launch parameters of long rows."""
+
+    tile: int = 2048  # scores that a program of a round reads at a time
+    warps: int = 8
+    programs_per_core: int = 3  # of a round, over all rows
+    registers: int = 80  # of a round's thread: the decisions at its end must not thin out the loop
+    mask_tile: int = 4096  # scores per program of the mask's launch
+    mask_warps: int = 8
+    sums_tile: int = 2048  # of the backward's first launch
+    sums_programs_per_core: int = 4
+    write_tile: int = 2048  # of the backward's second launch
+    write_programs_per_core: int = 8
+    singles: int = 1024  # scores of the small sample
+    sample_warps: int = 4
+    sample_chunks: int = 128  # chunks of the large sample that a program reads at a time
+    sample_programs: int = 128
+    capacity: int = 8192  # of a band
+    settle_tile: int = 4096
+    settle_warps: int = 16
+    rounds: int = 3
+
+
+def streaming(n: int) -> Streaming:
+    """The parameters for rows of n scores."""
+    if n < 1 << 18:
+        return Streaming(capacity=2048, rounds=2)
+    if n < 1 << 21:
+        return Streaming(rounds=2)
+    if n < 1 << 25:
+        return Streaming()
+    return Streaming(sample_programs=512, programs_per_core=4, registers=64, rounds=4)
+
+
+#: All bands together take no more than this.
+BAND_BYTES = 8 << 20
+
+
+def supports(tensor: Tensor) -> bool:
+    """Whether the kernels can run where this tensor is."""
+    return tensor.is_cuda and tensor.dtype in DTYPES and torch.version.hip is None
+
+
+def forward(
+    scores: Tensor,
+    budget: Tensor | None,
+    budget_number: float,
+    temperature: Tensor | None,
+    temperature_number: float,
+    mask: Tensor | None,
+    warm_start: Tensor | None,
+    largest: bool,
+    hard: bool,
+    out_dtype: torch.dtype,
+    settings: Streaming | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Mask and threshold pairs. A budget that does not fit a row makes the row NaN."""
+    n = scores.shape[-1]
+    kept = compute_dtype(scores.dtype)
+    out = torch.empty_like(scores, dtype=out_dtype)
+    threshold = scores.new_empty((*scores.shape[:-1], 2), dtype=kept)
+    key = None
+    if (
+        budget is temperature is mask is warm_start is None
+        and settings is None
+        and 0 < n <= LONGEST_ON_CHIP
+        and scores.is_contiguous()
+    ):
+        device, address = scores.device.index, scores.data_ptr()
+        rows = scores.numel() // n
+        key = (
+            "forward",
+            scores.dtype,
+            out_dtype,
+            n,
+            rows,
+            largest,
+            hard,
+            device,
+            relaunch.is_aligned(address),
+        )
+        if (kernel := relaunch.find(key, device)) is not None:
+            block = max(_power_of_two(n), 16)
+            relaunch.launch(
+                kernel,
+                rows,
+                device,
+                address,
+                None,
+                None,
+                None,
+                None,
+                out.data_ptr(),
+                threshold.data_ptr(),
+                *_pair(budget_number),
+                *_pair(temperature_number),
+                n,
+                1,
+                *(n, 0, 1),
+                *(0, 0, 1),
+                *(0, 0, 0, 0, 0, 0),
+                *(n, 0, 1),
+                largest,
+                hard,
+                n != block,
+                block,
+                tl.float64 if kept == torch.float64 else tl.float32,
+            )
+            return out, threshold
+    if scores.dtype == torch.float64:
+        budget, budget_number = _fitting(budget, budget_number, scores)
+        temperature, temperature_number = _fitting(temperature, temperature_number, scores)
+    if hard and budget is not None:  # only a whole budget has a hard mask
+        budget = torch.where(budget == budget.floor(), budget, math.nan)
+    numbers = (*_pair(budget_number), *_pair(temperature_number))
+    compute = tl.float64 if kept == torch.float64 else tl.float32
+    on_chip = n <= LONGEST_ON_CHIP and settings is None
+    tensors = (scores, mask, budget, temperature, warm_start if on_chip else None, out)
+    with _on_device(scores):
+        for group in groups(tensors):
+            views = [_view(x, o) for x, o in zip(tensors, group.offsets, strict=True)]
+            pairs = threshold.view(-1, 2)[group.first_row :]
+            along = [_along(x, n) for x in (scores, mask, out)]
+            flat = [list(pair) for pair in group.strides]
+            for i, stride in zip((0, 1, 5), along, strict=True):
+                flat[i].append(stride)
+            if on_chip:
+                block = max(_power_of_two(n), 16)
+                launched = rows_forward[(group.outer * group.inner,)](
+                    *views,
+                    pairs,
+                    *numbers,
+                    n,
+                    group.inner,
+                    *(stride for strides in flat for stride in strides),
+                    LARGEST=largest,
+                    HARD=hard,
+                    PADDED=n != block,
+                    BLOCK=block,
+                    COMPUTE=compute,
+                    num_warps=_warps(ROW_WARPS, block),
+                    maxnreg=ROW_REGISTERS,
+                )
+                if key is not None:
+                    relaunch.keep(key, launched)
+            else:
+                _stream(
+                    views,
+                    pairs,
+                    numbers,
+                    n,
+                    group,
+                    flat,
+                    largest,
+                    hard,
+                    compute,
+                    settings or streaming(n),
+                )
+    if hard and not on_chip:
+        budgets = (
+            scores.new_full((), budget_number, dtype=torch.float64) if budget is None else budget
+        )
+        plain.write_hard_mask(
+            out, scores, mask, largest, budgets.expand(scores.shape[:-1]), threshold
+        )
+    return out, threshold
+
+
+def _stream(
+    views: list[Any],
+    pairs: Tensor,
+    numbers: tuple[float, float, float, float],
+    n: int,
+    group: Any,
+    strides: list[list[int]],
+    largest: bool,
+    hard: bool,
+    compute: Any,
+    settings: Streaming,
+) -> None:
+    scores, mask, budget, temperature, _, out = views
+    s_scores, s_mask, s_budget, s_temperature, _, s_out = strides
+    row_count = group.outer * group.inner
+    cores = _cores(scores.device)
+    overlap = _overlaps(scores.device)
+    tiles = -(-n // settings.tile)
+    programs = max(1, min(tiles, settings.programs_per_core * cores // row_count, 2048))
+    sample_programs = max(1, min(settings.sample_programs, 4 * cores // row_count))
+    wanted = min(max(n // 4, 4096), 1 << 18) if n < 1 << 24 else min(n // 128, 1 << 22)
+    chunks_each = -(-min(wanted, n) // (CHUNK.value * sample_programs))
+    capacity = min(
+        settings.capacity, max(_power_of_two(BAND_BYTES // 4 // row_count) // 2, 2 * LISTS.value)
+    )
+    rounds = settings.rounds
+    ticket_count = TICKET_FIELDS.value * rounds
+    doubles = row_count * (STATE_FIELDS.value + programs * PARTIAL_FIELDS.value)
+    floats = row_count * (capacity + sample_programs * SAMPLE_FIELDS.value)
+    scratch = scores.new_empty(doubles, dtype=torch.float64)
+    state, partials = (
+        scratch[: row_count * STATE_FIELDS.value],
+        scratch[row_count * STATE_FIELDS.value :],
+    )
+    scratch = scores.new_empty(floats, dtype=pairs.dtype)
+    band, samples = scratch[: row_count * capacity], scratch[row_count * capacity :]
+    tickets = scores.new_empty(row_count * ticket_count, dtype=torch.int32)
+    sample_forward[(row_count * sample_programs,)](
+        scores,
+        mask,
+        budget,
+        temperature,
+        samples,
+        tickets,
+        *numbers,
+        n,
+        group.inner,
+        sample_programs,
+        ticket_count,
+        chunks_each,
+        *s_scores,
+        *s_mask,
+        *s_budget,
+        *s_temperature,
+        LARGEST=largest,
+        SINGLES=settings.singles,
+        CHUNKS=settings.sample_chunks,
+        TICKETS=_power_of_two(ticket_count),
+        OVERLAP=overlap,
+        COMPUTE=compute,
+        num_warps=settings.sample_warps,
+    )
+    for number in range(rounds):
+        round_forward[(row_count * programs,)](
+            scores,
+            mask,
+            budget,
+            temperature,
+            samples,
+            state,
+            partials,
+            tickets,
+            band,
+            pairs,
+            *numbers,
+            n,
+            group.inner,
+            programs,
+            sample_programs,
+            sample_programs * chunks_each,
+            ticket_count,
+            TICKET_FIELDS.value * number,
+            capacity,
+            *s_scores,
+            *s_mask,
+            *s_budget,
+            *s_temperature,
+            IS_FIRST=number == 0,
+            LARGEST=largest,
+            BLOCK=settings.tile,
+            SAMPLE_LANES=_power_of_two(sample_programs),
+            LANES=_power_of_two(programs),
+            OVERLAP=overlap,
+            COMPUTE=compute,
+            num_warps=settings.warps,
+            maxnreg=settings.registers,
+            launch_pdl=overlap,
+        )
+    settle_forward[(row_count,)](
+        scores,
+        mask,
+        budget,
+        temperature,
+        state,
+        tickets,
+        band,
+        pairs,
+        *numbers,
+        n,
+        group.inner,
+        ticket_count,
+        *s_scores,
+        *s_mask,
+        *s_budget,
+        *s_temperature,
+        LARGEST=largest,
+        BLOCK=settings.settle_tile,
+        CAPACITY=capacity,
+        OVERLAP=overlap,
+        COMPUTE=compute,
+        num_warps=settings.settle_warps,
+        launch_pdl=overlap,
+    )
+    if not hard:
+        mask_tiles = -(-n // settings.mask_tile)
+        mask_forward[(row_count * mask_tiles,)](
+            scores,
+            mask,
+            temperature,
+            out,
+            pairs,
+            *numbers[2:],
+            n,
+            group.inner,
+            mask_tiles,
+            *s_scores,
+            *s_mask,
+            *s_temperature,
+            *s_out,
+            LARGEST=largest,
+            BLOCK=settings.mask_tile,
+            OVERLAP=overlap,
+            COMPUTE=compute,
+            num_warps=settings.mask_warps,
+            launch_pdl=overlap,
+        )
+
+
+def backward(
+    grad: Tensor,
+    scores: Tensor,
+    temperature: Tensor | None,
+    temperature_number: float,
+    mask: Tensor | None,
+    threshold: Tensor,
+    largest: bool,
+    per_row: bool,
+    settings: Streaming | None = None,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Gradients for scores, and with ``per_row`` for budget and temperature."""
+    n = scores.shape[-1]
+    out = torch.empty_like(scores)
+    threshold = threshold.contiguous()
+    key = None
+    if (
+        temperature is mask is None
+        and settings is None
+        and not per_row
+        and 0 < n <= LONGEST_ON_CHIP
+        and scores.is_contiguous()
+        and grad.is_contiguous()
+    ):
+        device, address, grad_address = scores.device.index, scores.data_ptr(), grad.data_ptr()
+        rows = scores.numel() // n
+        aligned = relaunch.is_aligned(address), relaunch.is_aligned(grad_address)
+        key = ("backward", scores.dtype, grad.dtype, n, rows, largest, device, aligned)
+        if (kernel := relaunch.find(key, device)) is not None:
+            relaunch.launch(
+                kernel,
+                rows,
+                device,
+                grad_address,
+                address,
+                None,
+                None,
+                threshold.data_ptr(),
+                out.data_ptr(),
+                None,
+                None,
+                *_pair(temperature_number),
+                n,
+                1,
+                *(n, 0, 1),
+                *(n, 0, 1),
+                *(0, 0, 1),
+                *(0, 0),
+                *(n, 0, 1),
+                largest,
+                max(_power_of_two(n), 16),
+                tl.float64 if threshold.dtype == torch.float64 else tl.float32,
+            )
+            return out, None, None
+    d_rows = [scores.new_empty(scores.shape[:-1], dtype=torch.float64) for _ in range(2 * per_row)]
+    if scores.dtype == torch.float64:
+        temperature, temperature_number = _fitting(temperature, temperature_number, scores)
+    numbers = _pair(temperature_number)
+    compute = tl.float64 if threshold.dtype == torch.float64 else tl.float32
+    on_chip = n <= LONGEST_ON_CHIP and settings is None
+    settings = settings or streaming(n)
+    tensors = (scores, grad, mask, temperature, out)
+    with _on_device(scores):
+        for group in groups(tensors):
+            views = [_view(x, o) for x, o in zip(tensors, group.offsets, strict=True)]
+            v_scores, v_grad, v_mask, v_temperature, v_out = views
+            pairs = threshold.view(-1, 2)[group.first_row :]
+            d_views: list[Any] = [d.view(-1)[group.first_row :] for d in d_rows] or [None, None]
+            along = [_along(x, n) for x in (scores, grad, mask, out)]
+            flat = [list(pair) for pair in group.strides]
+            for i, stride in zip((0, 1, 2, 4), along, strict=True):
+                flat[i].append(stride)
+            reading = (*flat[1], *flat[0], *flat[2], *flat[3])
+            row_count = group.outer * group.inner
+            if on_chip:
+                block = max(_power_of_two(n), 16)
+                launched = rows_backward[(row_count,)](
+                    v_grad,
+                    v_scores,
+                    v_mask,
+                    v_temperature,
+                    pairs,
+                    v_out,
+                    *d_views,
+                    *numbers,
+                    n,
+                    group.inner,
+                    *reading,
+                    *flat[4],
+                    LARGEST=largest,
+                    BLOCK=block,
+                    COMPUTE=compute,
+                    num_warps=_warps(ROW_WARPS_BACKWARD, block),
+                )
+                if key is not None:
+                    relaunch.keep(key, launched)
+                continue
+            cores = _cores(scores.device)
+            summing = settings.sums_programs_per_core * cores // row_count
+            summing = max(1, min(-(-n // settings.sums_tile), summing, 1024))
+            writing = settings.write_programs_per_core * cores // row_count
+            writing = max(1, min(-(-n // settings.write_tile), writing))
+            sums = scores.new_empty(row_count * summing * SUMS.value, dtype=torch.float64)
+            sums_backward[(row_count * summing,)](
+                v_grad,
+                v_scores,
+                v_mask,
+                v_temperature,
+                pairs,
+                sums,
+                *numbers,
+                n,
+                group.inner,
+                summing,
+                *reading,
+                LARGEST=largest,
+                PER_ROW=per_row,
+                BLOCK=settings.sums_tile,
+                COMPUTE=compute,
+                num_warps=settings.warps,
+            )
+            scores_backward[(row_count * writing,)](
+                v_grad,
+                v_scores,
+                v_mask,
+                v_temperature,
+                pairs,
+                sums,
+                v_out,
+                *d_views,
+                *numbers,
+                n,
+                group.inner,
+                writing,
+                summing,
+                *reading,
+                *flat[4],
+                LARGEST=largest,
+                BLOCK=settings.write_tile,
+                LANES=_power_of_two(summing),
+                COMPUTE=compute,
+                num_warps=settings.warps,
+            )
+    if not per_row:
+        return out, None, None
+    return out, d_rows[0], d_rows[1]
+
+
+def _on_device(scores: Tensor) -> Any:
+    """Kernels go to the current device: make it the one of the scores."""
+    return torch.cuda.device_of(scores)  # type: ignore[no-untyped-call]
+
+
+@functools.cache
+def _cores(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 4  # interpreted
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+@functools.cache
+def _overlaps(device: torch.device) -> bool:
+    """Whether kernels of one call may come up while the one before still runs."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+
+
+def _pair(number: float) -> tuple[float, float]:
+    """A float64 as the sum of two float32, which is what a kernel can be given."""
+    (hi,) = struct.unpack("f", struct.pack("f", number))
+    return hi, number - hi
+
+
+def _fitting(values: Tensor | None, number: float, scores: Tensor) -> tuple[Tensor | None, float]:
+    """Numbers that two float32 cannot hold become a tensor."""
+    if values is None and number and not 1e-25 < abs(number) < 1e38:
+        return scores.new_full((), number).expand(scores.shape[:-1]), 0.0
+    return values, number
+
+
+def _view(tensor: Tensor | None, offset: int) -> Tensor | None:
+    if tensor is None or not offset:
+        return tensor
+    return tensor.as_strided((1,), (1,), tensor.storage_offset() + offset)
+
+
+def _along(tensor: Tensor | None, n: int) -> int:
+    return 1 if tensor is None or n < 2 else tensor.stride(-1)
+
+
+def _power_of_two(count: int) -> int:
+    return 1 << max(count - 1, 0).bit_length()
+
+
+def _warps(table: tuple[tuple[int, int], ...], block: int) -> int:
+    return next(warps for longest, warps in table if block <= longest)

@@ -1,0 +1,546 @@
+"""What every kernel shares: reading scores, one pass at a trial threshold, the closed-form step.
+
+A row is seen from one side only (``largest=False`` negates it), and a score that takes no part is
+-inf. Exponentials are taken to base 2: v = (r - b) log2(e) / t and e = 2^-|v| = e^-|u|.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+#: A mask is exactly 0 or 1 this many temperatures away from the outermost score.
+SATURATION = tl.constexpr(800.0)
+#: The highest temperature is this part of the largest number.
+HOTTEST = tl.constexpr(256.0)
+#: Sums below this have lost their digits to denormals and count as nothing.
+VANISHED = tl.constexpr(2.0**-100)
+
+
+@triton.jit
+def smallest_normal(COMPUTE: tl.constexpr):
+    """The smallest normal number of the dtype; temperatures below it are the hard limit."""
+    return 2.2250738585072014e-308 if COMPUTE == tl.float64 else 1.1754943508222875e-38
+
+
+@triton.jit
+def largest_finite(COMPUTE: tl.constexpr):
+    """The largest finite number of the dtype."""
+    return 1.7976931348623157e308 if COMPUTE == tl.float64 else 3.4028234663852886e38
+
+
+@triton.jit
+def negligible_step(COMPUTE: tl.constexpr):
+    """|d| / t below which what the step crosses cannot matter.
+
+    At most S e^{|d|/t} scores lie within d of b, each off by cosh(d / t) - 1: less than an ulp.
+    """
+    return 2.0**-27 if COMPUTE == tl.float64 else 2.0**-12
+
+
+@triton.jit
+def start_next_launch(OVERLAP: tl.constexpr):
+    """Let the next kernel of the call come up beside this one (devices that can: sm_90 and on)."""
+    if OVERLAP:
+        tl.extra.cuda.gdc_launch_dependents()
+
+
+@triton.jit
+def await_launch(OVERLAP: tl.constexpr):
+    """Wait for all that the kernel before this one of the call wrote."""
+    if OVERLAP:
+        tl.extra.cuda.gdc_wait()
+
+
+@triton.jit
+def row_value(values, number_hi, number_lo, outer, inner, outer_stride, inner_stride):
+    """A row's budget or temperature in float64: from a tensor, or a number passed as a pair."""
+    if values is not None:
+        return tl.load(values + outer * outer_stride + inner * inner_stride).to(tl.float64)
+    return tl.zeros((), tl.float64) + number_hi + number_lo
+
+
+@triton.jit
+def exponent_scale(t, COMPUTE: tl.constexpr):
+    """log2(e) / t, which makes 2^-|v| of e^-|u|."""
+    return 1.4426950408889634 / t.to(COMPUTE)
+
+
+@triton.jit
+def decay(distance, inverse):
+    """e^-|u| of a distance from the threshold, the sign taken by the product: one instruction."""
+    return tl.exp2(tl.abs(distance) * (-inverse))
+
+
+@triton.jit
+def offset(first, index, stride):
+    """Where ``first + index`` is in memory, in 64 bits: a stride may be long."""
+    return first * stride + index.to(tl.int64) * stride
+
+
+@triton.jit
+def tile_of(tile, n, BLOCK: tl.constexpr):
+    """First index of a tile, in 64 bits, and how many of its indices are in the row."""
+    first = (tl.zeros((), tl.int64) + tile) * BLOCK
+    return first, tl.maximum(tl.minimum(n - first, BLOCK), 0).to(tl.int32)
+
+
+@triton.jit
+def load_scores(
+    scores,
+    mask,
+    first,
+    index,
+    inside,
+    stride,
+    mask_stride,
+    LARGEST: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    """The scores ``first + index`` as the solver sees them, -inf for what takes no part."""
+    place = offset(first, index, stride)
+    if inside is None:
+        r = tl.load(scores + place).to(COMPUTE)
+    else:
+        outside = float("-inf") if LARGEST else float("inf")
+        r = tl.load(scores + place, mask=inside, other=outside).to(COMPUTE)
+    if not LARGEST:
+        r = -r
+    if mask is not None:
+        place = offset(first, index, mask_stride)
+        if inside is None:
+            keep = tl.load(mask + place)
+        else:
+            keep = tl.load(mask + place, mask=inside, other=0)
+        r = tl.where(keep != 0, r, float("-inf"))
+    return r
+
+
+@triton.jit
+def load_tile(
+    scores,
+    mask,
+    first,
+    count,
+    stride,
+    mask_stride,
+    LARGEST: tl.constexpr,
+    BLOCK: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    """A tile of scores. A whole tile is read without bounds: only then are the loads wide."""
+    lanes = tl.arange(0, BLOCK)
+    if count == BLOCK:
+        r = load_scores(scores, mask, first, lanes, None, stride, mask_stride, LARGEST, COMPUTE)
+    else:
+        r = load_scores(
+            scores, mask, first, lanes, lanes < count, stride, mask_stride, LARGEST, COMPUTE
+        )
+    return r
+
+
+@triton.jit
+def store_tile(out, first, count, stride, values, BLOCK: tl.constexpr):
+    """A tile of results; wide stores for a whole one."""
+    lanes = tl.arange(0, BLOCK)
+    place = offset(first, lanes, stride)
+    values = values.to(out.dtype.element_ty)
+    if count == BLOCK:
+        tl.store(out + place, values)
+    else:
+        tl.store(out + place, values, mask=lanes < count)
+
+
+@triton.jit
+def middle_float(left, right, COMPUTE: tl.constexpr):
+    """The number half-way between two floats in the order of their bit patterns."""
+    if COMPUTE == tl.float64:
+        a = left.to(tl.int64, bitcast=True)
+        b = right.to(tl.int64, bitcast=True)
+        lowest = tl.full((), -(2**63), tl.int64)
+    else:
+        a = left.to(tl.int32, bitcast=True)
+        b = right.to(tl.int32, bitcast=True)
+        lowest = tl.full((), -(2**31), tl.int32)
+    a = tl.where(a < 0, lowest - a, a)
+    b = tl.where(b < 0, lowest - b, b)
+    middle = (a & b) + ((a ^ b) >> 1)
+    middle = tl.where(middle < 0, lowest - middle, middle)
+    return middle.to(COMPUTE, bitcast=True)
+
+
+@triton.jit
+def hypotenuse(a, b):
+    """sqrt(a^2 + b^2) where neither square may underflow on its own."""
+    big = tl.maximum(tl.abs(a), tl.abs(b))
+    ratio = tl.minimum(tl.abs(a), tl.abs(b)) / tl.where(big > 0, big, 1.0)
+    return big * tl.sqrt(1 + ratio * ratio)
+
+
+@triton.jit
+def model_factor(count_excess, sum_below, sum_above):
+    """x = e^{d/t} with S+ x^2 - 2 c x - S- = 0, in the form that does not cancel."""
+    root = hypotenuse(count_excess, tl.sqrt(sum_above) * tl.sqrt(sum_below))
+    is_up = count_excess >= 0
+    numerator = tl.where(is_up, count_excess + root, sum_below)
+    return numerator / tl.where(is_up, sum_above, root - count_excess)
+
+
+@triton.jit
+def logit(mass, count):
+    """log(mass / (count - mass)), kept finite."""
+    clipped = tl.minimum(tl.maximum(mass, 0.25), count - 0.25)
+    return tl.log(clipped / (count - clipped))
+
+
+@triton.jit
+def _smaller_part(share, count, COMPUTE: tl.constexpr):
+    """min(share, count - share) / count of float64 numbers, with the digits of the smaller one."""
+    return tl.minimum(share, count - share).to(COMPUTE) / count.to(COMPUTE)
+
+
+@triton.jit
+def prior_bracket(lowest, highest, share, count, t, COMPUTE: tl.constexpr):
+    """Numbers that hold the threshold of ``share`` out of ``count`` finite scores (float64).
+
+    If all scores were r it would be r - t sigma^-1(share / count), and it grows with every score.
+    """
+    shift = t.to(COMPUTE) * tl.log(2 * _smaller_part(share, count, COMPUTE))
+    shift = tl.where(2 * share <= count, shift, -shift)
+    limit = largest_finite(COMPUTE)
+    tiny = smallest_normal(COMPUTE)
+    slack = 2.0**-50 if COMPUTE == tl.float64 else 2.0**-21  # rounding must not exclude the root
+    left = lowest - shift - slack * (tl.abs(lowest) + tl.abs(shift)) - tiny
+    right = highest - shift + slack * (tl.abs(highest) + tl.abs(shift)) + tiny
+    return tl.maximum(left, -limit), tl.minimum(right, limit)
+
+
+@triton.jit
+def first_guess(origin, mean, square, share, count, t, COMPUTE: tl.constexpr):
+    """b and its standard error, were the scores normal: a quantile of scores and kernel noise.
+
+    Where nearly all mass lies on one side, e^u / 2 for sigma gives the tail's exact quantile, which
+    bounds the other from outside.
+    """
+    scale = t.to(COMPUTE)
+    spread = tl.maximum(square - mean * mean, 0.0)
+    part = _smaller_part(share, count, COMPUTE)
+    log_part = tl.log(part)
+    s = tl.sqrt(-2 * log_part)
+    # The normal quantile by a quotient of polynomials, good to 5e-4 (Abramowitz, Stegun 26.2.23).
+    z = s - (2.515517 + s * (0.802853 + s * 0.010328)) / (
+        1 + s * (1.432788 + s * (0.189269 + s * 0.001308))
+    )
+    normal = z * tl.sqrt(spread + 2 * scale * scale)
+    tail = 0.5 * spread / scale - scale * (log_part + 0.6931471805599453)
+    distance = tl.minimum(normal, tail)
+    # sqrt(part / count) / density of the normal distribution at z
+    error = 2.5066283 * tl.sqrt(spread * part / count.to(COMPUTE)) * tl.exp2(0.7213475 * z * z)
+    return origin + mean + tl.where(2 * share <= count, distance, -distance), error
+
+
+@triton.jit
+def _add_pass(a0, a1, a2, a3, a4, b0, b1, b2, b3, b4):
+    return a0 + b0, a1 + b1, a2 + b2, tl.maximum(a3, b3), tl.minimum(a4, b4)
+
+
+@triton.jit
+def _add_equal(a0, a1, b0, b1):
+    return a0 + b0, tl.maximum(a1, b1)
+
+
+@triton.jit
+def _add_tails(a0, a1, a2, b0, b1, b2):
+    return a0 + b0, a1 + b1, a2 + b2
+
+
+@triton.jit
+def _add_clean(a0, a1, a2, a3, b0, b1, b2, b3):
+    return tl.minimum(a0, b0), tl.maximum(a1, b1), a2 + b2, a3 + b3
+
+
+@triton.jit
+def _add_survey(a0, a1, a2, a3, a4, a5, a6, b0, b1, b2, b3, b4, b5, b6):
+    lowest, highest = tl.minimum(a3, b3), tl.maximum(a4, b4)
+    return a0 + b0, a1 + b1, a2 + b2, lowest, highest, a5 + b5, a6 + b6
+
+
+@triton.jit
+def _add_look(a0, a1, a2, a3, a4, b0, b1, b2, b3, b4):
+    return a0 + b0, a1 + b1, a2 + b2, a3 + b3, a4 + b4
+
+
+@triton.jit
+def glance(r, b, inverse, COMPUTE: tl.constexpr):
+    """The least of a pass at b over scores in registers: N>, S<=, S>."""
+    e = decay(r - b, inverse)
+    is_above = r > b
+    terms = (is_above.to(COMPUTE), tl.where(is_above, 0.0, e), tl.where(is_above, e, 0.0))
+    return tl.reduce(terms, 0, _add_tails)
+
+
+@triton.jit
+def look_around(r, b, half_window, inverse, COMPUTE: tl.constexpr):
+    """The same, and the counts above b + window and not below b - window."""
+    e = decay(r - b, inverse)
+    is_above = r > b
+    terms = (
+        is_above.to(COMPUTE),
+        tl.where(is_above, 0.0, e),
+        tl.where(is_above, e, 0.0),
+        (r > b + half_window).to(COMPUTE),
+        (r >= b - half_window).to(COMPUTE),
+    )
+    return tl.reduce(terms, 0, _add_look)
+
+
+@triton.jit
+def _as_addends(e, HOLDS: tl.constexpr):
+    """Exponentials to be added up: integers for a band, whose order is not always the same."""
+    if HOLDS == "band":
+        return (e * 2.0**50).to(tl.int64)
+    else:
+        return e
+
+
+@triton.jit
+def _as_sum(total, HOLDS: tl.constexpr):
+    if HOLDS == "band":
+        return total.to(tl.float64) * 2.0**-50
+    else:
+        return total
+
+
+@triton.jit
+def _pass_terms(r, b, inverse, HOLDS: tl.constexpr, COMPUTE: tl.constexpr):
+    is_above = r > b
+    e = decay(r - b, inverse)
+    sum_below = _as_addends(tl.where(is_above, 0.0, e), HOLDS)
+    sum_above = _as_addends(tl.where(is_above, e, 0.0), HOLDS)
+    below = tl.where(is_above, float("-inf"), r)
+    above = tl.where(is_above, r, float("inf"))
+    return is_above.to(COMPUTE), sum_below, sum_above, below, above
+
+
+@triton.jit
+def _equal_terms(r, b, COMPUTE: tl.constexpr):
+    return (r == b).to(COMPUTE), tl.where(r < b, r, float("-inf"))
+
+
+@triton.jit
+def measure(
+    source,
+    b,
+    inverse,
+    HOLDS: tl.constexpr,
+    LARGEST: tl.constexpr,
+    BLOCK: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    """One pass at b: N>, number equal, S<, S>, nearest below, nearest above.
+
+    ``source`` is (scores in registers, scores, mask, n, stride, mask stride). It HOLDS a "row" or a
+    "band" in registers, or is to be read from "memory". Equal scores show as a nearest score that
+    is b itself, and are counted only then.
+    """
+    r, scores, mask, n, stride, mask_stride = source
+    if HOLDS != "memory":
+        above, below_sum, above_sum, nearest_below, nearest_above = tl.reduce(
+            _pass_terms(r, b, inverse, HOLDS, COMPUTE), 0, _add_pass
+        )
+        sum_below = _as_sum(below_sum, HOLDS)
+        sum_above = _as_sum(above_sum, HOLDS)
+        at = 0.0 * above
+        if nearest_below == b:
+            at, nearest_below = tl.reduce(_equal_terms(r, b, COMPUTE), 0, _add_equal)
+    else:
+        above = tl.zeros((), tl.float64)
+        at = tl.zeros((), tl.float64)
+        sum_below = tl.zeros((), tl.float64)
+        sum_above = tl.zeros((), tl.float64)
+        nearest_below = tl.full((), float("-inf"), COMPUTE)
+        nearest_above = tl.full((), float("inf"), COMPUTE)
+        for tile in range(tl.cdiv(n, BLOCK)):
+            first, count = tile_of(tile, n, BLOCK)
+            piece = load_tile(
+                scores, mask, first, count, stride, mask_stride, LARGEST, BLOCK, COMPUTE
+            )
+            p0, p1, p2, p3, p4 = tl.reduce(
+                _pass_terms(piece, b, inverse, HOLDS, COMPUTE), 0, _add_pass
+            )
+            if p3 == b:
+                equal, p3 = tl.reduce(_equal_terms(piece, b, COMPUTE), 0, _add_equal)
+                at += equal.to(tl.float64)
+            above += p0.to(tl.float64)
+            sum_below += p1.to(tl.float64)
+            sum_above += p2.to(tl.float64)
+            nearest_below = tl.maximum(nearest_below, p3)
+            nearest_above = tl.minimum(nearest_above, p4)
+    return above, at, sum_below - at, sum_above, nearest_below, nearest_above
+
+
+@triton.jit
+def _tail_terms(
+    r, lower, upper, from_lower, from_upper, inverse, HOLDS: tl.constexpr, COMPUTE: tl.constexpr
+):
+    is_above = r >= upper
+    sum_above = tl.where(is_above, tl.exp2((from_upper - r) * inverse), 0.0)
+    sum_below = tl.where(r <= lower, tl.exp2((r - from_lower) * inverse), 0.0)
+    return is_above.to(COMPUTE), _as_addends(sum_below, HOLDS), _as_addends(sum_above, HOLDS)
+
+
+@triton.jit
+def tails(
+    source,
+    lower,
+    upper,
+    inverse,
+    HOLDS: tl.constexpr,
+    LARGEST: tl.constexpr,
+    BLOCK: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    """Number at ``upper`` and above, tail sums relative to ``lower`` and ``upper`` (may be inf)."""
+    r, scores, mask, n, stride, mask_stride = source
+    from_upper = tl.where(upper < float("inf"), upper, 0.0)
+    from_lower = tl.where(lower > float("-inf"), lower, 0.0)
+    if HOLDS != "memory":
+        above, sum_below, sum_above = tl.reduce(
+            _tail_terms(r, lower, upper, from_lower, from_upper, inverse, HOLDS, COMPUTE),
+            0,
+            _add_tails,
+        )
+        return above, _as_sum(sum_below, HOLDS), _as_sum(sum_above, HOLDS)
+    else:
+        above = tl.zeros((), tl.float64)
+        sum_below = tl.zeros((), tl.float64)
+        sum_above = tl.zeros((), tl.float64)
+        for tile in range(tl.cdiv(n, BLOCK)):
+            first, count = tile_of(tile, n, BLOCK)
+            piece = load_tile(
+                scores, mask, first, count, stride, mask_stride, LARGEST, BLOCK, COMPUTE
+            )
+            p0, p1, p2 = tl.reduce(
+                _tail_terms(piece, lower, upper, from_lower, from_upper, inverse, HOLDS, COMPUTE),
+                0,
+                _add_tails,
+            )
+            above += p0.to(tl.float64)
+            sum_below += p1.to(tl.float64)
+            sum_above += p2.to(tl.float64)
+        return above, sum_below, sum_above
+
+
+@triton.jit
+def _survey_terms(r, origin, COMPUTE: tl.constexpr):
+    is_finite = tl.abs(r) < float("inf")
+    distance = tl.where(is_finite, r - origin, 0.0)
+    return (
+        is_finite.to(COMPUTE),
+        (r == float("inf")).to(COMPUTE),
+        (r != r).to(COMPUTE),
+        tl.where(is_finite, r, float("inf")),
+        tl.where(is_finite, r, float("-inf")),
+        distance,
+        distance * distance,
+    )
+
+
+@triton.jit
+def survey_clean(r, inside, origin, n):
+    """Lowest, highest, mean and square of a row; the square is not finite if a score is not."""
+    distance = r - origin
+    if inside is not None:
+        distance = tl.where(inside, distance, 0.0)
+    lowest, highest, total, squares = tl.reduce(
+        (distance, distance, distance, distance * distance), 0, _add_clean
+    )
+    return origin + lowest, origin + highest, total / n, squares / n
+
+
+@triton.jit
+def survey(
+    source,
+    origin,
+    HOLDS: tl.constexpr,
+    LARGEST: tl.constexpr,
+    BLOCK: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    """Numbers of finite, infinite and NaN scores; lowest, highest; mean and square from origin."""
+    r, scores, mask, n, stride, mask_stride = source
+    if HOLDS != "memory":
+        finite, infinite, nans, lowest, highest, total, squares = tl.reduce(
+            _survey_terms(r, origin, COMPUTE), 0, _add_survey
+        )
+        count = tl.maximum(finite, 1.0)
+        mean = total / count
+        square = squares / count
+        return (
+            finite.to(tl.float64),
+            infinite.to(tl.float64),
+            nans,
+            lowest,
+            highest,
+            mean,
+            square,
+        )
+    else:
+        finite = tl.zeros((), tl.float64)
+        infinite = tl.zeros((), tl.float64)
+        nans = tl.zeros((), COMPUTE)
+        lowest = tl.full((), float("inf"), COMPUTE)
+        highest = tl.full((), float("-inf"), COMPUTE)
+        total = tl.zeros((), tl.float64)
+        squares = tl.zeros((), tl.float64)
+        for tile in range(tl.cdiv(n, BLOCK)):
+            first, count = tile_of(tile, n, BLOCK)
+            piece = load_tile(
+                scores, mask, first, count, stride, mask_stride, LARGEST, BLOCK, COMPUTE
+            )
+            p0, p1, p2, p3, p4, p5, p6 = tl.reduce(
+                _survey_terms(piece, origin, COMPUTE), 0, _add_survey
+            )
+            finite += p0.to(tl.float64)
+            infinite += p1.to(tl.float64)
+            nans += p2
+            lowest = tl.minimum(lowest, p3)
+            highest = tl.maximum(highest, p4)
+            total += p5.to(tl.float64)
+            squares += p6.to(tl.float64)
+        valid = tl.maximum(finite, 1.0)
+        mean = (total / valid).to(COMPUTE)
+        square = (squares / valid).to(COMPUTE)
+        return finite, infinite, nans, lowest, highest, mean, square
+
+
+@triton.jit
+def soft_mask(r, hi, lo, inverse, COMPUTE: tl.constexpr):
+    """p = sigma((r - hi - lo) / t).
+
+    The exponential is taken at hi, where the solver took it, and carried over to b by one factor:
+    rounding in v is then the same in both, and the mass stays k also where |v| is large. A b far
+    from hi takes the direct way.
+    """
+    shift = lo * inverse
+    is_far = tl.abs(shift) > 4
+    taken_off = tl.where(is_far, lo, 0.0)
+    factor_above = 0.5 * tl.where(is_far, 1.0, tl.exp2(shift))
+    factor_below = 0.5 * tl.where(is_far, 1.0, tl.exp2(-shift))
+    from_hi = r - hi
+    is_above = from_hi > lo
+    v = (from_hi - taken_off) * inverse
+    e = tl.exp2(tl.where(is_above, -v, v)) * tl.where(is_above, factor_above, factor_below)
+    return tl.where(is_above, 1 - e, e)
+
+
+@triton.jit
+def any_mask(r, hi, lo, t, inverse, COMPUTE: tl.constexpr):
+    """The mask of a row whatever its kind: soft, in the hard limit, or without an answer (NaN)."""
+    if (t < smallest_normal(COMPUTE)) | (hi == float("inf")):
+        p = tl.where(r == hi, lo, (r > hi).to(COMPUTE))
+        p = tl.where(r == float("-inf"), 0.0, p)
+        p = tl.where(hi != hi, float("nan"), p)
+    else:
+        p = soft_mask(r, hi, lo, inverse, COMPUTE)
+    return p

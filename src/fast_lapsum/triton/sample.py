@@ -1,0 +1,305 @@
+"""Long rows, first launch: a sample says where the threshold is and how well that is known.
+
+Every program solves the operator on the same small sample of single scores, drawn from jittered
+strata (a fixed stride would see one phase of a periodic input), for the budget and for the budget
+plus and minus its standard error. Then all programs share out a larger sample of chunks of eight
+neighbours and take its statistics at those thresholds and two between them. Solving, instead of
+drawing kernel noise as the paper does, conditions the noise away.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .primitives import (
+    decay,
+    exponent_scale,
+    first_guess,
+    load_scores,
+    look_around,
+    model_factor,
+    prior_bracket,
+    row_value,
+    start_next_launch,
+    survey,
+    survey_clean,
+)
+from .solve import approach
+
+#: Values that a program leaves: masses at the four outer trials, N>, S<, S> at the middle one, sum
+#: of squared chunk masses, scores between the outermost trials; then lowest, middle, highest trial.
+SAMPLE_FIELDS = tl.constexpr(12)
+#: Scores in a chunk: one 32-byte sector of float32.
+CHUNK = tl.constexpr(8)
+#: Half the width of the sample's band, in standard errors.
+DEVIATIONS = tl.constexpr(3.5)
+
+
+@triton.jit
+def _jitter(index):
+    """A number in [0, 1) that only depends on the index."""
+    x = index.to(tl.uint32) * 2654435761 + 12345
+    x = (x ^ (x >> 16)) * 2246822519
+    x = (x ^ (x >> 13)) * 3266489917
+    return (x ^ (x >> 16)).to(tl.float64) * 2.0**-32
+
+
+@triton.jit
+def _masses(r, b, inverse):
+    e = 0.5 * decay(r - b, inverse)
+    return tl.where(r > b, 1 - e, e)
+
+
+@triton.jit
+def _load_chunks(
+    scores,
+    mask,
+    start,
+    program,
+    chunks_each,
+    stratum,
+    n,
+    along,
+    mask_along,
+    LARGEST: tl.constexpr,
+    SINGLES: tl.constexpr,
+    CHUNKS: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    """Chunks of neighbours, one from each stratum, at a place that only depends on its number."""
+    chunk = start + tl.arange(0, CHUNKS)
+    number = program * chunks_each + chunk
+    jitter = _jitter(number + SINGLES)
+    first = (number.to(tl.float64) * stratum + jitter * (stratum - CHUNK)).to(tl.int64)
+    first = tl.maximum(tl.minimum(first, n - CHUNK), 0) // CHUNK * CHUNK
+    index = first[:, None] + tl.arange(0, CHUNK)[None, :]
+    inside = (chunk < chunks_each)[:, None] & (index < n)
+    return load_scores(scores, mask, 0, index, inside, along, mask_along, LARGEST, COMPUTE)
+
+
+@triton.jit
+def _add_squares(a0, a1, a2, a3, b0, b1, b2, b3):
+    return a0 + b0, a1 + b1, a2 + b2, a3 + b3
+
+
+@triton.jit
+def _add_fields(a0, a1, a2, a3, a4, a5, a6, a7, b0, b1, b2, b3, b4, b5, b6, b7):
+    low = a0 + b0, a1 + b1, a2 + b2, a3 + b3
+    return low[0], low[1], low[2], low[3], a4 + b4, a5 + b5, a6 + b6, a7 + b7
+
+
+@triton.jit
+def inner_trial(outer, centre):
+    """A trial between the middle one and an outer one, nearer to the middle."""
+    return centre + 0.35 * (outer - centre)
+
+
+@triton.jit
+def _trials(r, k, t, origin, SINGLES: tl.constexpr, COMPUTE: tl.constexpr):
+    """Three trial thresholds from the small sample: the budget's, and a margin to either side.
+
+    They need not be exact: the large sample tells the masses at all three.
+    """
+    lowest, highest, mean, square = survey_clean(r, None, origin, SINGLES)
+    finite = tl.zeros((), tl.float64) + SINGLES
+    infinite = tl.zeros((), tl.float64)
+    if not (square < float("inf")):
+        source = (r, None, None, SINGLES, 1, 1)
+        finite, infinite, _, lowest, highest, mean, square = survey(
+            source, origin, "row", True, SINGLES, COMPUTE
+        )
+    centre = highest
+    lower = lowest
+    upper = highest
+    remaining = k - infinite
+    inverse = exponent_scale(t, COMPUTE)
+    scale = t.to(COMPUTE)
+    if (remaining > 0) & (remaining < finite) & (inverse < float("inf")) & (scale < float("inf")):
+        count = (finite + infinite).to(COMPUTE)
+        mass = k.to(COMPUTE)
+        left, right = prior_bracket(lowest, highest, remaining, finite, t, COMPUTE)
+        guess, error = first_guess(origin, mean, square, remaining, finite, t, COMPUTE)
+        _, centre, _, _, left, right, _, _ = approach(
+            r, k, t, guess, error, left, right, count - 0.5, 0.5 + 0.0 * count, 1, COMPUTE
+        )
+        centre = tl.where((left <= centre) & (centre <= right), centre, guess)
+        e = decay(r - centre, inverse)
+        is_above = r > centre
+        p = tl.where(is_above, 1 - 0.5 * e, 0.5 * e)
+        terms = (
+            is_above.to(COMPUTE),
+            tl.where(is_above, 0.0, e),
+            tl.where(is_above, e, 0.0),
+            p * p,
+        )
+        above, sum_below, sum_above, squares = tl.reduce(terms, 0, _add_squares)
+        variance = tl.maximum(squares - mass * mass / SINGLES, 0.0)
+        # Wider than the sample's own band: the large sample should find the root between them.
+        margin = 5 * tl.sqrt(variance) + 2
+        if margin <= 0.25 * (sum_below + sum_above):
+            over = above - mass
+            lower = scale * tl.log(model_factor(over - margin, sum_below, sum_above))
+            upper = scale * tl.log(model_factor(over + margin, sum_below, sum_above))
+            lower = centre + 1.2 * lower
+            upper = centre + 1.2 * upper
+        else:
+            per_score = error / tl.sqrt(tl.minimum(mass, count - mass) + 1)
+            half_window = 2 * margin * per_score + scale
+            above, _, _, beyond, within = look_around(r, centre, half_window, inverse, COMPUTE)
+            reach = half_window * margin
+            lower = centre - reach / tl.maximum(within - above, 0.25 * margin) - 2 * scale
+            upper = centre + reach / tl.maximum(above - beyond, 0.25 * margin) + 2 * scale
+        if mass + margin >= count - 1:
+            lower = tl.minimum(lower, lowest - 40 * scale)
+        if mass <= margin + 1:
+            upper = tl.maximum(upper, highest + 40 * scale)
+        lower = tl.minimum(lower, centre)
+        upper = tl.maximum(upper, centre)
+    return lower, centre, upper
+
+
+@triton.jit
+def sample_forward(
+    scores,
+    mask,
+    budget,
+    temperature,
+    samples,
+    tickets,
+    k_hi,
+    k_lo,
+    t_hi,
+    t_lo,
+    n,
+    inner_count,
+    programs,
+    ticket_count,
+    chunks_each,
+    scores_outer,
+    scores_inner,
+    scores_along,
+    mask_outer,
+    mask_inner,
+    mask_along,
+    budget_outer,
+    budget_inner,
+    temperature_outer,
+    temperature_inner,
+    LARGEST: tl.constexpr,
+    SINGLES: tl.constexpr,
+    CHUNKS: tl.constexpr,
+    TICKETS: tl.constexpr,
+    OVERLAP: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    """``programs`` programs per row; the first one also clears the row's tickets."""
+    start_next_launch(OVERLAP)
+    pid = tl.program_id(0).to(tl.int64)
+    row, program = pid // programs, pid % programs
+    outer, inner = row // inner_count, row % inner_count
+    k = row_value(budget, k_hi, k_lo, outer, inner, budget_outer, budget_inner)
+    t = row_value(temperature, t_hi, t_lo, outer, inner, temperature_outer, temperature_inner)
+    scores += outer * scores_outer + inner * scores_inner
+    if mask is not None:
+        mask += outer * mask_outer + inner * mask_inner
+    if program == 0:
+        slot = tl.arange(0, TICKETS)
+        zeros = tl.zeros((TICKETS,), tl.int32)
+        tl.store(tickets + row * ticket_count + slot, zeros, mask=slot < ticket_count)
+
+    length = tl.zeros((), tl.float64) + n
+    single = tl.arange(0, SINGLES)
+    at = ((single.to(tl.float64) + _jitter(single)) * (length / SINGLES)).to(tl.int64)
+    at = tl.minimum(at, n - 1)
+    r = load_scores(scores, mask, 0, at, at >= 0, scores_along, mask_along, LARGEST, COMPUTE)
+    # The first chunks come in while the small sample is solved.
+    stratum = length / (programs * chunks_each)
+    piece = _load_chunks(
+        scores,
+        mask,
+        0,
+        program,
+        chunks_each,
+        stratum,
+        n,
+        scores_along,
+        mask_along,
+        LARGEST,
+        SINGLES,
+        CHUNKS,
+        COMPUTE,
+    )
+    origin = tl.load(scores).to(COMPUTE)
+    origin = origin if LARGEST else -origin
+    origin = tl.where(tl.abs(origin) < float("inf"), origin, 0.0)
+    lower, centre, upper = _trials(r, k * SINGLES / length, t, origin, SINGLES, COMPUTE)
+    inverse = exponent_scale(t, COMPUTE)
+
+    mass_lower = tl.zeros((CHUNKS, CHUNK), COMPUTE)
+    mass_upper = tl.zeros((CHUNKS, CHUNK), COMPUTE)
+    mass_inner_lower = tl.zeros((CHUNKS, CHUNK), COMPUTE)
+    mass_inner_upper = tl.zeros((CHUNKS, CHUNK), COMPUTE)
+    above = tl.zeros((CHUNKS, CHUNK), COMPUTE)
+    sum_below = tl.zeros((CHUNKS, CHUNK), COMPUTE)
+    sum_above = tl.zeros((CHUNKS, CHUNK), COMPUTE)
+    between = tl.zeros((CHUNKS, CHUNK), COMPUTE)
+    squares = tl.zeros((CHUNKS,), COMPUTE)
+    for start in range(0, chunks_each, CHUNKS):
+        following = _load_chunks(
+            scores,
+            mask,
+            start + CHUNKS,
+            program,
+            chunks_each,
+            stratum,
+            n,
+            scores_along,
+            mask_along,
+            LARGEST,
+            SINGLES,
+            CHUNKS,
+            COMPUTE,
+        )
+        e = decay(piece - centre, inverse)
+        is_above = piece > centre
+        sum_below += tl.where(is_above, 0.0, e)
+        sum_above += tl.where(is_above, e, 0.0)
+        above += is_above.to(COMPUTE)
+        chunk_mass = tl.sum(tl.where(is_above, 1 - 0.5 * e, 0.5 * e), 1)
+        squares += chunk_mass * chunk_mass
+        mass_lower += _masses(piece, lower, inverse)
+        mass_upper += _masses(piece, upper, inverse)
+        mass_inner_lower += _masses(piece, inner_trial(lower, centre), inverse)
+        mass_inner_upper += _masses(piece, inner_trial(upper, centre), inverse)
+        between += ((piece > lower) & (piece < upper)).to(COMPUTE)
+        piece = following
+    by_chunk = tl.reduce(
+        (
+            mass_lower,
+            mass_inner_lower,
+            mass_inner_upper,
+            mass_upper,
+            above,
+            sum_below,
+            sum_above,
+            between,
+        ),
+        1,
+        _add_fields,
+    )
+    f0, f1, f2, f3, f4, f5, f6, f7 = tl.reduce(by_chunk, 0, _add_fields)
+    squares = tl.sum(squares, 0)
+    samples += pid * SAMPLE_FIELDS
+    tl.store(samples, f0)
+    tl.store(samples + 1, f1)
+    tl.store(samples + 2, f2)
+    tl.store(samples + 3, f3)
+    tl.store(samples + 4, f4)
+    tl.store(samples + 5, f5)
+    tl.store(samples + 6, f6)
+    tl.store(samples + 7, f7)
+    tl.store(samples + 8, squares)
+    tl.store(samples + 9, lower)
+    tl.store(samples + 10, centre)
+    tl.store(samples + 11, upper)

@@ -1,0 +1,146 @@
+"""Long rows, after the rounds: the exact root among the scores of a band, and the last resort.
+
+One program per row. A row that the statistics settled returns at once. A row whose band was
+gathered is solved on that band, with the tail sums of all other scores beside it. Whatever is left
+(a corner, a band that overflowed twice, a sample that misled) is read by this one program until it
+is certain: slow for a long row, and never wrong.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .primitives import await_launch, exponent_scale, measure, row_value, start_next_launch
+from .solve import finish, iterate, solve_row
+from .stream import CORNER, COUNTER_STRIDE, DONE, GATHERED, LISTS, STATE_FIELDS
+
+
+@triton.jit
+def _solve_band(band, state, tickets, k, t, n, CAPACITY: tl.constexpr, COMPUTE: tl.constexpr):
+    """The pair (hi, lo), NaN where the band does not tell it.
+
+    The scores of a band come in any order: sums over them are integers, so that bits do not vary.
+    """
+    lo = tl.load(state + 3).to(COMPUTE)
+    hi = tl.load(state + 4).to(COMPUTE)
+    above = tl.load(state + 7)
+    sum_below = tl.load(state + 8)
+    sum_above = tl.load(state + 9)
+    counters = tickets + tl.load(state + 10).to(tl.int32) + COUNTER_STRIDE
+    inverse = exponent_scale(t, COMPUTE)
+    lane = tl.arange(0, CAPACITY)
+    length = tl.load(counters + lane // (CAPACITY // LISTS) * COUNTER_STRIDE)
+    inside = lane % (CAPACITY // LISTS) < length
+    r = tl.load(band + lane, mask=inside, other=float("-inf"))
+    source = (r, band, None, CAPACITY, 1, 1)
+    outside = (above, sum_below, sum_above, lo, hi)
+    over_lo, _, below_lo, above_lo, _, _ = measure(
+        source, lo, inverse, "band", True, CAPACITY, COMPUTE
+    )
+    over_hi, _, below_hi, above_hi, _, _ = measure(
+        source, hi, inverse, "band", True, CAPACITY, COMPUTE
+    )
+    across = tl.exp2((lo - hi) * inverse).to(tl.float64)
+    mass_lo = above + over_lo + (below_lo + sum_below - above_lo - sum_above * across) / 2
+    mass_hi = above + over_hi + (below_hi + sum_below * across - above_hi - sum_above) / 2
+    pair_hi = tl.full((), float("nan"), COMPUTE)
+    pair_lo = tl.full((), float("nan"), COMPUTE)
+    if (mass_lo >= k) & (mass_hi <= k):
+        part = ((mass_lo - k) / tl.maximum(mass_lo - mass_hi, 1e-30)).to(COMPUTE)
+        converged, b, step, lower, upper, direct = iterate(
+            source,
+            outside,
+            k,
+            t,
+            (tl.zeros((), tl.float64) + n).to(COMPUTE),
+            lo,
+            hi,
+            mass_lo.to(COMPUTE),
+            mass_hi.to(COMPUTE),
+            lo * (1 - part) + hi * part,
+            0.0,
+            "band",
+            True,
+            CAPACITY,
+            COMPUTE,
+        )
+        pair_hi, pair_lo = finish(
+            source,
+            outside,
+            k,
+            t,
+            b,
+            step,
+            lower,
+            upper,
+            direct,
+            "band",
+            True,
+            CAPACITY,
+            COMPUTE,
+        )
+        pair_hi = tl.where(converged, pair_hi, float("nan"))
+    return pair_hi, pair_lo
+
+
+@triton.jit
+def settle_forward(
+    scores,
+    mask,
+    budget,
+    temperature,
+    state,
+    tickets,
+    band,
+    threshold,
+    k_hi,
+    k_lo,
+    t_hi,
+    t_lo,
+    n,
+    inner_count,
+    ticket_count,
+    scores_outer,
+    scores_inner,
+    scores_along,
+    mask_outer,
+    mask_inner,
+    mask_along,
+    budget_outer,
+    budget_inner,
+    temperature_outer,
+    temperature_inner,
+    LARGEST: tl.constexpr,
+    BLOCK: tl.constexpr,
+    CAPACITY: tl.constexpr,
+    OVERLAP: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    """The threshold pair of the row ``program_id(0)``, if the rounds left it open."""
+    start_next_launch(OVERLAP)
+    row = tl.program_id(0).to(tl.int64)
+    await_launch(OVERLAP)
+    state += row * STATE_FIELDS
+    wanted = tl.load(state).to(tl.float32)
+    if wanted != DONE:
+        outer, inner = row // inner_count, row % inner_count
+        k = row_value(budget, k_hi, k_lo, outer, inner, budget_outer, budget_inner)
+        t = row_value(temperature, t_hi, t_lo, outer, inner, temperature_outer, temperature_inner)
+        hi = tl.full((), float("nan"), COMPUTE)
+        lo = tl.full((), float("nan"), COMPUTE)
+        if wanted == GATHERED:
+            tickets += row * ticket_count
+            hi, lo = _solve_band(band + row * CAPACITY, state, tickets, k, t, n, CAPACITY, COMPUTE)
+        if hi != hi:
+            scores += outer * scores_outer + inner * scores_inner
+            if mask is not None:
+                mask += outer * mask_outer + inner * mask_inner
+            source = (tl.zeros((BLOCK,), COMPUTE), scores, mask, n, scores_along, mask_along)
+            # The rounds may have come close, except where they were not for this row.
+            start = tl.load(state + 1).to(COMPUTE)
+            start = tl.where(wanted == CORNER, float("nan"), start)
+            origin = tl.zeros((), COMPUTE)
+            hi, lo, _, _ = solve_row(source, k, t, start, origin, "memory", LARGEST, BLOCK, COMPUTE)
+        tl.store(threshold + 2 * row, hi)
+        tl.store(threshold + 2 * row + 1, lo)
