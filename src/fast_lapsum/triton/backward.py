@@ -13,11 +13,13 @@ import triton
 import triton.language as tl
 
 from .primitives import (
+    await_launch,
     exponent_scale,
     load_scores,
     offset,
     row_value,
     smallest_normal,
+    start_next_launch,
     tile_of,
 )
 
@@ -163,12 +165,14 @@ def sums_backward(
     LARGEST: tl.constexpr,
     PER_ROW: tl.constexpr,
     BLOCK: tl.constexpr,
+    OVERLAP: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
     """The sums behind <g, q> and d t, one program's share.
 
     Without PER_ROW the shift is zero: where all e vanish, so does the gradient for the scores.
     """
+    start_next_launch(OVERLAP)
     pid = tl.program_id(0).to(tl.int64)
     row, program = pid // programs, (pid % programs).to(tl.int32)
     outer, inner = row // inner_count, row % inner_count
@@ -284,6 +288,7 @@ def scores_backward(
     LARGEST: tl.constexpr,
     BLOCK: tl.constexpr,
     LANES: tl.constexpr,
+    OVERLAP: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
     """Adds the sums up, in their order, and writes the gradient of one program's share."""
@@ -295,6 +300,7 @@ def scores_backward(
     lo = tl.load(threshold + 2 * row + 1)
     is_hard = (t < smallest_normal(COMPUTE)) | (hi == float("inf"))
     inverse = exponent_scale(t, COMPUTE)
+    await_launch(OVERLAP)
     lane = tl.arange(0, LANES)
     has_sums = lane < sum_programs
     every = sums + (row * sum_programs + lane) * SUMS

@@ -10,13 +10,14 @@ from __future__ import annotations
 import functools
 import math
 import struct
+from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 import triton.language as tl
 from torch import Tensor
 
-from .._layout import groups
+from .._layout import Group, groups
 from ..solvers import backend as plain
 from ..solvers.backend import compute_dtype
 from . import relaunch
@@ -100,6 +101,9 @@ def forward(
     kept = compute_dtype(scores.dtype)
     out = torch.empty_like(scores, dtype=out_dtype)
     threshold = scores.new_empty((*scores.shape[:-1], 2), dtype=kept)
+    if scores.dtype == torch.float64:
+        budget, budget_number = _fitting(budget, budget_number, scores)
+        temperature, temperature_number = _fitting(temperature, temperature_number, scores)
     key = None
     if (
         budget is temperature is mask is warm_start is None
@@ -118,11 +122,11 @@ def forward(
             largest,
             hard,
             device,
-            relaunch.is_aligned(address),
+            address % 16 == 0,
         )
         if (kernel := relaunch.find(key, device)) is not None:
             block = max(_power_of_two(n), 16)
-            relaunch.launch(
+            relaunch.run(
                 kernel,
                 rows,
                 device,
@@ -148,9 +152,6 @@ def forward(
                 tl.float64 if kept == torch.float64 else tl.float32,
             )
             return out, threshold
-    if scores.dtype == torch.float64:
-        budget, budget_number = _fitting(budget, budget_number, scores)
-        temperature, temperature_number = _fitting(temperature, temperature_number, scores)
     if hard and budget is not None:  # only a whole budget has a hard mask
         budget = torch.where(budget == budget.floor(), budget, math.nan)
     numbers = (*_pair(budget_number), *_pair(temperature_number))
@@ -195,7 +196,7 @@ def forward(
                     largest,
                     hard,
                     compute,
-                    settings or streaming(n),
+                    settings,
                 )
     if hard and not on_chip:
         budgets = (
@@ -212,14 +213,19 @@ def _stream(
     pairs: Tensor,
     numbers: tuple[float, float, float, float],
     n: int,
-    group: Any,
+    group: Group,
     strides: list[list[int]],
     largest: bool,
     hard: bool,
     compute: Any,
-    settings: Streaming,
+    settings: Streaming | None,
 ) -> None:
     scores, mask, budget, temperature, _, out = views
+    device = scores.device.index
+    key = None
+    if settings is None:
+        key = _key("stream", n, group, strides, views, largest, device)
+    settings = settings or streaming(n)
     s_scores, s_mask, s_budget, s_temperature, _, s_out = strides
     row_count = group.outer * group.inner
     cores = _cores(scores.device)
@@ -244,112 +250,136 @@ def _stream(
     scratch = scores.new_empty(floats, dtype=pairs.dtype)
     band, samples = scratch[: row_count * capacity], scratch[row_count * capacity :]
     tickets = scores.new_empty(row_count * ticket_count, dtype=torch.int32)
-    sample_forward[(row_count * sample_programs,)](
-        scores,
-        mask,
-        budget,
-        temperature,
-        samples,
-        tickets,
-        *numbers,
-        n,
-        group.inner,
-        sample_programs,
-        ticket_count,
-        chunks_each,
-        *s_scores,
-        *s_mask,
-        *s_budget,
-        *s_temperature,
-        LARGEST=largest,
-        SINGLES=settings.singles,
-        CHUNKS=settings.sample_chunks,
-        TICKETS=_power_of_two(ticket_count),
-        OVERLAP=overlap,
-        COMPUTE=compute,
-        num_warps=settings.sample_warps,
-    )
-    for number in range(rounds):
-        round_forward[(row_count * programs,)](
+    reading = (*s_scores, *s_mask, *s_budget, *s_temperature)
+    relaunch.launch(
+        key and (*key, "sample"),
+        sample_forward,
+        row_count * sample_programs,
+        device,
+        (
             scores,
             mask,
             budget,
             temperature,
             samples,
+            tickets,
+            *numbers,
+            n,
+            group.inner,
+            sample_programs,
+            ticket_count,
+            chunks_each,
+            *reading,
+        ),
+        {
+            "LARGEST": largest,
+            "SINGLES": settings.singles,
+            "CHUNKS": settings.sample_chunks,
+            "TICKETS": _power_of_two(ticket_count),
+            "OVERLAP": overlap,
+            "COMPUTE": compute,
+        },
+        num_warps=settings.sample_warps,
+    )
+    for number in range(rounds):
+        relaunch.launch(
+            key and (*key, "round", number),
+            round_forward,
+            row_count * programs,
+            device,
+            (
+                scores,
+                mask,
+                budget,
+                temperature,
+                samples,
+                state,
+                partials,
+                tickets,
+                band,
+                pairs,
+                *numbers,
+                n,
+                group.inner,
+                programs,
+                sample_programs,
+                sample_programs * chunks_each,
+                ticket_count,
+                TICKET_FIELDS.value * number,
+                capacity,
+                *reading,
+            ),
+            {
+                "IS_FIRST": number == 0,
+                "LARGEST": largest,
+                "BLOCK": settings.tile,
+                "SAMPLE_LANES": _power_of_two(sample_programs),
+                "LANES": _power_of_two(programs),
+                "OVERLAP": overlap,
+                "COMPUTE": compute,
+            },
+            num_warps=settings.warps,
+            maxnreg=settings.registers,
+            launch_pdl=overlap,
+        )
+    relaunch.launch(
+        key and (*key, "settle"),
+        settle_forward,
+        row_count,
+        device,
+        (
+            scores,
+            mask,
+            budget,
+            temperature,
             state,
-            partials,
             tickets,
             band,
             pairs,
             *numbers,
             n,
             group.inner,
-            programs,
-            sample_programs,
-            sample_programs * chunks_each,
             ticket_count,
-            TICKET_FIELDS.value * number,
-            capacity,
-            *s_scores,
-            *s_mask,
-            *s_budget,
-            *s_temperature,
-            IS_FIRST=number == 0,
-            LARGEST=largest,
-            BLOCK=settings.tile,
-            SAMPLE_LANES=_power_of_two(sample_programs),
-            LANES=_power_of_two(programs),
-            OVERLAP=overlap,
-            COMPUTE=compute,
-            num_warps=settings.warps,
-            maxnreg=settings.registers,
-            launch_pdl=overlap,
-        )
-    settle_forward[(row_count,)](
-        scores,
-        mask,
-        budget,
-        temperature,
-        state,
-        tickets,
-        band,
-        pairs,
-        *numbers,
-        n,
-        group.inner,
-        ticket_count,
-        *s_scores,
-        *s_mask,
-        *s_budget,
-        *s_temperature,
-        LARGEST=largest,
-        BLOCK=settings.settle_tile,
-        CAPACITY=capacity,
-        OVERLAP=overlap,
-        COMPUTE=compute,
+            *reading,
+        ),
+        {
+            "LARGEST": largest,
+            "BLOCK": settings.settle_tile,
+            "CAPACITY": capacity,
+            "OVERLAP": overlap,
+            "COMPUTE": compute,
+        },
         num_warps=settings.settle_warps,
         launch_pdl=overlap,
     )
     if not hard:
         mask_tiles = -(-n // settings.mask_tile)
-        mask_forward[(row_count * mask_tiles,)](
-            scores,
-            mask,
-            temperature,
-            out,
-            pairs,
-            *numbers[2:],
-            n,
-            group.inner,
-            mask_tiles,
-            *s_scores,
-            *s_mask,
-            *s_temperature,
-            *s_out,
-            LARGEST=largest,
-            BLOCK=settings.mask_tile,
-            OVERLAP=overlap,
-            COMPUTE=compute,
+        relaunch.launch(
+            key and (*key, "mask"),
+            mask_forward,
+            row_count * mask_tiles,
+            device,
+            (
+                scores,
+                mask,
+                temperature,
+                out,
+                pairs,
+                *numbers[2:],
+                n,
+                group.inner,
+                mask_tiles,
+                *s_scores,
+                *s_mask,
+                *s_temperature,
+                *s_out,
+            ),
+            {
+                "LARGEST": largest,
+                "BLOCK": settings.mask_tile,
+                "OVERLAP": overlap,
+                "COMPUTE": compute,
+            },
             num_warps=settings.mask_warps,
             launch_pdl=overlap,
         )
@@ -370,6 +400,8 @@ def backward(
     n = scores.shape[-1]
     out = torch.empty_like(scores)
     threshold = threshold.contiguous()
+    if scores.dtype == torch.float64:
+        temperature, temperature_number = _fitting(temperature, temperature_number, scores)
     key = None
     if (
         temperature is mask is None
@@ -381,10 +413,10 @@ def backward(
     ):
         device, address, grad_address = scores.device.index, scores.data_ptr(), grad.data_ptr()
         rows = scores.numel() // n
-        aligned = relaunch.is_aligned(address), relaunch.is_aligned(grad_address)
+        aligned = address % 16 == 0, grad_address % 16 == 0
         key = ("backward", scores.dtype, grad.dtype, n, rows, largest, device, aligned)
         if (kernel := relaunch.find(key, device)) is not None:
-            relaunch.launch(
+            relaunch.run(
                 kernel,
                 rows,
                 device,
@@ -410,11 +442,10 @@ def backward(
             )
             return out, None, None
     d_rows = [scores.new_empty(scores.shape[:-1], dtype=torch.float64) for _ in range(2 * per_row)]
-    if scores.dtype == torch.float64:
-        temperature, temperature_number = _fitting(temperature, temperature_number, scores)
     numbers = _pair(temperature_number)
     compute = tl.float64 if threshold.dtype == torch.float64 else tl.float32
     on_chip = n <= LONGEST_ON_CHIP and settings is None
+    default, device = settings is None, scores.device.index
     settings = settings or streaming(n)
     tensors = (scores, grad, mask, temperature, out)
     with _on_device(scores):
@@ -458,49 +489,87 @@ def backward(
             writing = settings.write_programs_per_core * cores // row_count
             writing = max(1, min(-(-n // settings.write_tile), writing))
             sums = scores.new_empty(row_count * summing * SUMS.value, dtype=torch.float64)
-            sums_backward[(row_count * summing,)](
-                v_grad,
-                v_scores,
-                v_mask,
-                v_temperature,
-                pairs,
-                sums,
-                *numbers,
-                n,
-                group.inner,
-                summing,
-                *reading,
-                LARGEST=largest,
-                PER_ROW=per_row,
-                BLOCK=settings.sums_tile,
-                COMPUTE=compute,
+            call = None
+            if default:
+                call = _key("sums", n, group, flat, (*views, *d_views), largest, device)
+            overlap = _overlaps(scores.device)
+            relaunch.launch(
+                call and (*call, "sums"),
+                sums_backward,
+                row_count * summing,
+                device,
+                (
+                    v_grad,
+                    v_scores,
+                    v_mask,
+                    v_temperature,
+                    pairs,
+                    sums,
+                    *numbers,
+                    n,
+                    group.inner,
+                    summing,
+                    *reading,
+                ),
+                {
+                    "LARGEST": largest,
+                    "PER_ROW": per_row,
+                    "BLOCK": settings.sums_tile,
+                    "OVERLAP": overlap,
+                    "COMPUTE": compute,
+                },
                 num_warps=settings.warps,
             )
-            scores_backward[(row_count * writing,)](
-                v_grad,
-                v_scores,
-                v_mask,
-                v_temperature,
-                pairs,
-                sums,
-                v_out,
-                *d_views,
-                *numbers,
-                n,
-                group.inner,
-                writing,
-                summing,
-                *reading,
-                *flat[4],
-                LARGEST=largest,
-                BLOCK=settings.write_tile,
-                LANES=_power_of_two(summing),
-                COMPUTE=compute,
+            relaunch.launch(
+                call and (*call, "scores"),
+                scores_backward,
+                row_count * writing,
+                device,
+                (
+                    v_grad,
+                    v_scores,
+                    v_mask,
+                    v_temperature,
+                    pairs,
+                    sums,
+                    v_out,
+                    *d_views,
+                    *numbers,
+                    n,
+                    group.inner,
+                    writing,
+                    summing,
+                    *reading,
+                    *flat[4],
+                ),
+                {
+                    "LARGEST": largest,
+                    "BLOCK": settings.write_tile,
+                    "LANES": _power_of_two(summing),
+                    "OVERLAP": overlap,
+                    "COMPUTE": compute,
+                },
                 num_warps=settings.warps,
+                launch_pdl=overlap,
             )
     if not per_row:
         return out, None, None
     return out, d_rows[0], d_rows[1]
+
+
+def _key(
+    kind: str,
+    n: int,
+    group: Group,
+    strides: list[list[int]],
+    tensors: Sequence[Tensor | None],
+    largest: bool,
+    device: int | None,
+) -> tuple[Hashable, ...]:
+    """All that decides how the kernels of a call are compiled and with what numbers launched."""
+    flat = tuple(stride for some in strides for stride in some)
+    rows = (group.outer, group.inner)
+    return (kind, n, rows, flat, relaunch.layout(tensors), largest, device)
 
 
 def _on_device(scores: Tensor) -> Any:

@@ -58,7 +58,7 @@ TILES_PER_SUM = tl.constexpr(16)
 PREFETCHED_TILES = tl.constexpr(8)
 PREFETCHED_LINES = tl.constexpr(64)
 #: Tiles of which a band's scores are looked for at once.
-TILES_PER_BAND = tl.constexpr(2)
+TILES_PER_BAND = tl.constexpr(8)
 
 
 @triton.jit
@@ -171,6 +171,12 @@ def plan(samples, k, t, n, programs, chunks, capacity, LANES: tl.constexpr, COMP
 @triton.jit
 def _prefetch(scores, n, program, programs, along, BLOCK: tl.constexpr):
     """Ask for this program's next tiles to come into the cache, while it has to wait anyway."""
+    if n > 2 * programs * BLOCK:
+        _prefetch_tiles(scores, n, program, programs, along, BLOCK)
+
+
+@triton.jit
+def _prefetch_tiles(scores, n, program, programs, along, BLOCK: tl.constexpr):
     line = tl.arange(0, PREFETCHED_TILES * PREFETCHED_LINES)
     tile = program + (1 + line // PREFETCHED_LINES) * programs
     index = tile.to(tl.int64) * BLOCK + line % PREFETCHED_LINES * (BLOCK // PREFETCHED_LINES)
@@ -597,7 +603,7 @@ def round_forward(
     if IS_FIRST:
         # Scores can be asked for before the sample is through.
         r = load_tile(scores, mask, first, count, scores_along, mask_along, LARGEST, BLOCK, COMPUTE)
-        if OVERLAP:
+        if OVERLAP:  # what waits has nothing better to do
             _prefetch(scores, n, program, programs, scores_along, BLOCK)
         await_launch(OVERLAP)
         wanted, b, half_window, lo, hi = plan(
