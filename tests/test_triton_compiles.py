@@ -60,8 +60,10 @@ def _describe(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Launc
     signature: dict[str, str] = {}
     constants: dict[str, Any] = {}
     aligned = []
+    plain = {p.name for p in KERNELS[name].params if p.do_not_specialize}
     for argument, value in values.items():
-        if argument.isupper() or value is None or (type(value) is int and value == 1):
+        is_one = type(value) is int and value == 1 and argument not in plain
+        if argument.isupper() or value is None or is_one:
             signature[argument], constants[argument] = "constexpr", value
         elif isinstance(value, Tensor):
             signature[argument] = "*" + TYPES[value.dtype]
@@ -71,7 +73,7 @@ def _describe(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Launc
             signature[argument] = "fp32"
         else:
             signature[argument] = "i32" if -(2**31) <= value < 2**31 else "i64"
-            if value % 16 == 0:
+            if value % 16 == 0 and argument not in plain:
                 aligned.append(argument)
     options = {k: v for k, v in kwargs.items() if k not in names}
     return Launch(

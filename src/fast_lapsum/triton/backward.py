@@ -138,7 +138,7 @@ def rows_backward(
     tl.store(out + offset(0, index, out_along), d.to(out.dtype.element_ty), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n", "programs"])
 def sums_backward(
     grad,
     scores,
@@ -254,7 +254,7 @@ def sums_backward(
     tl.store(sums + 4, grad_weight_u * LN2)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n", "programs", "sum_programs"])
 def scores_backward(
     grad,
     scores,

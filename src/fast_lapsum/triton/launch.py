@@ -17,7 +17,7 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from .._layout import Group, groups
+from .._layout import Group, groups, slabs
 from ..solvers import backend as plain
 from ..solvers.backend import compute_dtype
 from . import relaunch
@@ -76,6 +76,8 @@ def streaming(n: int) -> Streaming:
 
 #: All bands together take no more than this.
 BAND_BYTES = 8 << 20
+#: So many long rows are solved in one go: their scratch stays small.
+ROWS_AT_ONCE = 16384
 
 
 def supports(tensor: Tensor) -> bool:
@@ -158,8 +160,9 @@ def forward(
     compute = tl.float64 if kept == torch.float64 else tl.float32
     on_chip = n <= LONGEST_ON_CHIP and settings is None
     tensors = (scores, mask, budget, temperature, warm_start if on_chip else None, out)
+    most_rows = 1 << 62 if on_chip else ROWS_AT_ONCE
     with _on_device(scores):
-        for group in groups(tensors):
+        for group in (slab for all_rows in groups(tensors) for slab in slabs(all_rows, most_rows)):
             views = [_view(x, o) for x, o in zip(tensors, group.offsets, strict=True)]
             pairs = threshold.view(-1, 2)[group.first_row :]
             along = [_along(x, n) for x in (scores, mask, out)]
@@ -239,7 +242,8 @@ def _stream(
         settings.capacity, max(_power_of_two(BAND_BYTES // 4 // row_count) // 2, 2 * LISTS.value)
     )
     rounds = settings.rounds
-    ticket_count = TICKET_FIELDS.value * rounds
+    spacing = 8 if row_count <= 1024 else 1  # many rows do not queue up at one counter anyway
+    ticket_count = TICKET_FIELDS.value * spacing * rounds
     doubles = row_count * (STATE_FIELDS.value + programs * PARTIAL_FIELDS.value)
     floats = row_count * (capacity + sample_programs * SAMPLE_FIELDS.value)
     scratch = scores.new_empty(doubles, dtype=torch.float64)
@@ -305,7 +309,7 @@ def _stream(
                 sample_programs,
                 sample_programs * chunks_each,
                 ticket_count,
-                TICKET_FIELDS.value * number,
+                TICKET_FIELDS.value * spacing * number,
                 capacity,
                 *reading,
             ),
@@ -315,6 +319,7 @@ def _stream(
                 "BLOCK": settings.tile,
                 "SAMPLE_LANES": _power_of_two(sample_programs),
                 "LANES": _power_of_two(programs),
+                "SPACING": spacing,
                 "OVERLAP": overlap,
                 "COMPUTE": compute,
             },
@@ -346,6 +351,7 @@ def _stream(
             "LARGEST": largest,
             "BLOCK": settings.settle_tile,
             "CAPACITY": capacity,
+            "SPACING": spacing,
             "OVERLAP": overlap,
             "COMPUTE": compute,
         },

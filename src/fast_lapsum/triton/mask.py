@@ -16,7 +16,7 @@ from .primitives import (
 )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n", "tiles"])
 def mask_forward(
     scores,
     mask,

@@ -159,7 +159,7 @@ def _trials(r, k, t, origin, SINGLES: tl.constexpr, COMPUTE: tl.constexpr):
     return lower, centre, upper
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n", "programs", "ticket_count", "chunks_each"])
 def sample_forward(
     scores,
     mask,

@@ -13,11 +13,21 @@ import triton.language as tl
 
 from .primitives import await_launch, exponent_scale, measure, row_value, start_next_launch
 from .solve import finish, iterate, solve_row
-from .stream import CORNER, COUNTER_STRIDE, DONE, GATHERED, LISTS, STATE_FIELDS
+from .stream import CORNER, DONE, GATHERED, LISTS, STATE_FIELDS
 
 
 @triton.jit
-def _solve_band(band, state, tickets, k, t, n, CAPACITY: tl.constexpr, COMPUTE: tl.constexpr):
+def _solve_band(
+    band,
+    state,
+    tickets,
+    k,
+    t,
+    n,
+    CAPACITY: tl.constexpr,
+    SPACING: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
     """The pair (hi, lo), NaN where the band does not tell it.
 
     The scores of a band come in any order: sums over them are integers, so that bits do not vary.
@@ -27,10 +37,10 @@ def _solve_band(band, state, tickets, k, t, n, CAPACITY: tl.constexpr, COMPUTE: 
     above = tl.load(state + 7)
     sum_below = tl.load(state + 8)
     sum_above = tl.load(state + 9)
-    counters = tickets + tl.load(state + 10).to(tl.int32) + COUNTER_STRIDE
+    counters = tickets + tl.load(state + 10).to(tl.int32) + SPACING
     inverse = exponent_scale(t, COMPUTE)
     lane = tl.arange(0, CAPACITY)
-    length = tl.load(counters + lane // (CAPACITY // LISTS) * COUNTER_STRIDE)
+    length = tl.load(counters + lane // (CAPACITY // LISTS) * SPACING)
     inside = lane % (CAPACITY // LISTS) < length
     r = tl.load(band + lane, mask=inside, other=float("-inf"))
     source = (r, band, None, CAPACITY, 1, 1)
@@ -84,7 +94,7 @@ def _solve_band(band, state, tickets, k, t, n, CAPACITY: tl.constexpr, COMPUTE: 
     return pair_hi, pair_lo
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n", "ticket_count"])
 def settle_forward(
     scores,
     mask,
@@ -114,6 +124,7 @@ def settle_forward(
     LARGEST: tl.constexpr,
     BLOCK: tl.constexpr,
     CAPACITY: tl.constexpr,
+    SPACING: tl.constexpr,
     OVERLAP: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
@@ -131,7 +142,9 @@ def settle_forward(
         lo = tl.full((), float("nan"), COMPUTE)
         if wanted == GATHERED:
             tickets += row * ticket_count
-            hi, lo = _solve_band(band + row * CAPACITY, state, tickets, k, t, n, CAPACITY, COMPUTE)
+            hi, lo = _solve_band(
+                band + row * CAPACITY, state, tickets, k, t, n, CAPACITY, SPACING, COMPUTE
+            )
         if hi != hi:
             scores += outer * scores_outer + inner * scores_inner
             if mask is not None:

@@ -48,10 +48,9 @@ STATE_FIELDS = tl.constexpr(11)
 PARTIAL_FIELDS = tl.constexpr(8)
 #: A band is kept as so many lists, one for every so many lanes: adding to them does not queue up.
 LISTS = tl.constexpr(32)
-#: Integers between two lists' counters: a sector each.
-COUNTER_STRIDE = tl.constexpr(8)
-#: Integers per row and round: programs that are through, then the lists' counters.
-TICKET_FIELDS = tl.constexpr(33 * 8)
+#: Integers per row and round, in units of SPACING (a sector for each, where rows are few): programs
+#: that are through, then the lists' counters.
+TICKET_FIELDS = tl.constexpr(33)
 #: Tiles whose float32 sums are added before they go to float64: equal addends do not average out.
 TILES_PER_SUM = tl.constexpr(16)
 #: Tiles that a program of the first round asks for ahead, and cache lines in each.
@@ -296,6 +295,7 @@ def _gather(
     counters,
     band,
     capacity,
+    SPACING: tl.constexpr,
     LARGEST: tl.constexpr,
     BLOCK: tl.constexpr,
     COMPUTE: tl.constexpr,
@@ -304,7 +304,7 @@ def _gather(
     scores, mask, along, mask_along = reading
     lanes = tl.arange(0, BLOCK)
     list_capacity = capacity // LISTS
-    my_counter = counters + lanes % LISTS * COUNTER_STRIDE
+    my_counter = counters + lanes % LISTS * SPACING
     my_list = band + lanes % LISTS * list_capacity
     for number in range(tile, last, programs):
         first, count = tile_of(number, n, BLOCK)
@@ -327,6 +327,7 @@ def _band(
     counters,
     band,
     capacity,
+    SPACING: tl.constexpr,
     LARGEST: tl.constexpr,
     BLOCK: tl.constexpr,
     COMPUTE: tl.constexpr,
@@ -382,6 +383,7 @@ def _band(
                 counters,
                 band,
                 capacity,
+                SPACING,
                 LARGEST,
                 BLOCK,
                 COMPUTE,
@@ -543,7 +545,17 @@ def _sums(every, inside):
     )
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize=[
+        "n",
+        "programs",
+        "sample_programs",
+        "sample_chunks",
+        "ticket_count",
+        "first_ticket",
+        "capacity",
+    ]
+)
 def round_forward(
     scores,
     mask,
@@ -582,6 +594,7 @@ def round_forward(
     BLOCK: tl.constexpr,
     SAMPLE_LANES: tl.constexpr,
     LANES: tl.constexpr,
+    SPACING: tl.constexpr,
     OVERLAP: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
@@ -648,9 +661,10 @@ def round_forward(
                 n,
                 program,
                 programs,
-                tickets + COUNTER_STRIDE,
+                tickets + SPACING,
                 band,
                 capacity,
+                SPACING,
                 LARGEST,
                 BLOCK,
                 COMPUTE,
@@ -697,7 +711,7 @@ def round_forward(
             next_lo = lo
             next_hi = hi
             if wanted == BAND:
-                lists = tickets + COUNTER_STRIDE + tl.arange(0, LISTS) * COUNTER_STRIDE
+                lists = tickets + (1 + tl.arange(0, LISTS)) * SPACING
                 lengths = tl.load(lists, cache_modifier=".cg")
                 next_wanted, next_b, next_half, left, right = _after_band(
                     k,
