@@ -510,3 +510,34 @@ def test_a_nan_that_no_sample_sees() -> None:
     p, threshold = _forward(scores, 100.0, t, settings=STREAM)
     assert p.isnan().all()
     assert threshold[..., 0].isnan().all()
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("value", [-1e9, 1e30, -3.4e38])
+@pytest.mark.parametrize("dtype", FULL_DTYPES)
+def test_one_score_far_from_the_others(
+    tier: tuple[launch.Streaming | None, int], dtype: torch.dtype, value: float, place: int
+) -> None:
+    """A padding of -1e9 in front must not cost the other scores their digits."""
+    settings, n = tier
+    scores = normal(1, n, seed=7, dtype=dtype)
+    scores[..., place] = value
+    scores = scores.expand(4, n).contiguous()
+    k = torch.tensor([1.0, n / 3, n - 2.0, 1.5], dtype=torch.float64)
+    t = torch.tensor([0.01, 1.0, 0.1, 1e-4], dtype=torch.float64)
+    _check(scores, k, t, settings=settings)
+
+
+def test_many_scores_of_a_mask_value() -> None:
+    """Rows of which a tenth is padding, with the values that people pad with."""
+    scores = normal(3, 600, seed=8, dtype=torch.float32)
+    for row, value in zip(scores, (-1e9, torch.finfo(torch.float32).min, -1e4), strict=True):
+        row[::10] = value
+    k = torch.full((3,), 60.5, dtype=torch.float64)
+    for t in (1.0, 0.01):
+        _check(scores, k, torch.full_like(k, t), settings=STREAM)
+
+
+def test_a_band_of_equal_scores_does_not_overflow_its_sums() -> None:
+    """Exponentials in a band are added as integers of 2^-49."""
+    assert all(launch.streaming(1 << bits).capacity << 49 < 1 << 63 for bits in range(14, 34))

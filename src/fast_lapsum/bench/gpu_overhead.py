@@ -15,6 +15,7 @@ from .gpu_case import Report, draw, time_ours, time_walls
 from .gpu_parity import MASK_TOLERANCE
 from .gpu_timing import device_timing, one_line
 from .parity import ParityError
+from .peers.dftopk import dftopk
 
 TEMPERATURE = 0.1
 #: soft_topk with its gradient takes at most this share of DFTopK's time.
@@ -24,18 +25,6 @@ COMPILED = "soft_topk, torch.compile"
 PEER = "DFTopK"
 
 Operator = Callable[[Tensor], Tensor]
-
-
-def dftopk(scores: Tensor, k: int, temperature: float) -> Tensor:
-    """DFTopK's mask: a sigmoid around the middle of the k-th and the next largest score.
-
-    >>> dftopk(torch.tensor([0.0, 4.0, 2.0, 3.0]), 2, 1.0)
-    tensor([0.0759, 0.8176, 0.3775, 0.6225])
-    """
-    n = scores.shape[-1]
-    last_in = torch.kthvalue(scores, n - k + 1).values
-    first_out = torch.kthvalue(scores, n - k).values
-    return torch.sigmoid((scores - (last_in + first_out)[..., None] / 2) / temperature)
 
 
 def compiled(operator: Operator) -> Operator:

@@ -20,6 +20,7 @@ from .primitives import (
     row_value,
     smallest_normal,
     start_next_launch,
+    tile_count,
     tile_of,
 )
 
@@ -189,7 +190,7 @@ def sums_backward(
     weight_u = tl.zeros((), tl.float64)
     grad_weight_u = tl.zeros((), tl.float64)
     total_shift = tl.full((), float("inf"), COMPUTE)
-    tiles = tl.cdiv(n, BLOCK)
+    tiles = tile_count(n, BLOCK)
     lanes = tl.arange(0, BLOCK)
     for group in range(program, tiles, programs * TILES_PER_SUM):
         w_sums = tl.zeros((BLOCK,), COMPUTE)
@@ -337,7 +338,7 @@ def scores_backward(
     out += outer * out_outer + inner * out_inner
     if mask is not None:
         mask += outer * mask_outer + inner * mask_inner
-    tiles = tl.cdiv(n, BLOCK)
+    tiles = tile_count(n, BLOCK)
     lanes = tl.arange(0, BLOCK)
     for step in range(program, tiles, programs):
         tile = tiles - 1 - step

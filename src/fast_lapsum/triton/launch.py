@@ -227,7 +227,7 @@ def _stream(
     device = scores.device.index
     key = None
     if settings is None:
-        key = _key("stream", n, group, strides, views, largest, device)
+        key = _key("stream", n, group, strides, (*views, pairs), largest, device)
     settings = settings or streaming(n)
     s_scores, s_mask, s_budget, s_temperature, _, s_out = strides
     row_count = group.outer * group.inner
@@ -497,7 +497,7 @@ def backward(
             sums = scores.new_empty(row_count * summing * SUMS.value, dtype=torch.float64)
             call = None
             if default:
-                call = _key("sums", n, group, flat, (*views, *d_views), largest, device)
+                call = _key("sums", n, group, flat, (*views, *d_views, pairs), largest, device)
             overlap = _overlaps(scores.device)
             relaunch.launch(
                 call and (*call, "sums"),

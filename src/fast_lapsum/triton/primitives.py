@@ -79,6 +79,12 @@ def offset(first, index, stride):
 
 
 @triton.jit
+def tile_count(n, BLOCK: tl.constexpr):
+    """Tiles in a row; n + BLOCK may not fit the 32 bits that n fits."""
+    return ((tl.zeros((), tl.int64) + n + (BLOCK - 1)) // BLOCK).to(tl.int32)
+
+
+@triton.jit
 def tile_of(tile, n, BLOCK: tl.constexpr):
     """First index of a tile, in 64 bits, and how many of its indices are in the row."""
     first = (tl.zeros((), tl.int64) + tile) * BLOCK
@@ -296,9 +302,12 @@ def look_around(r, b, half_window, inverse, COMPUTE: tl.constexpr):
 
 @triton.jit
 def _as_addends(e, HOLDS: tl.constexpr):
-    """Exponentials to be added up: integers for a band, whose order is not always the same."""
+    """Exponentials to be added up: integers for a band, whose order is not always the same.
+
+    The sum of the 8192 that a band can hold stays below 2^63.
+    """
     if HOLDS == "band":
-        return (e * 2.0**50).to(tl.int64)
+        return (e * 2.0**49 + 0.5).to(tl.int64)
     else:
         return e
 
@@ -306,7 +315,7 @@ def _as_addends(e, HOLDS: tl.constexpr):
 @triton.jit
 def _as_sum(total, HOLDS: tl.constexpr):
     if HOLDS == "band":
-        return total.to(tl.float64) * 2.0**-50
+        return total.to(tl.float64) * 2.0**-49
     else:
         return total
 
@@ -360,7 +369,7 @@ def measure(
         sum_above = tl.zeros((), tl.float64)
         nearest_below = tl.full((), float("-inf"), COMPUTE)
         nearest_above = tl.full((), float("inf"), COMPUTE)
-        for tile in range(tl.cdiv(n, BLOCK)):
+        for tile in range(tile_count(n, BLOCK)):
             first, count = tile_of(tile, n, BLOCK)
             piece = load_tile(
                 scores, mask, first, count, stride, mask_stride, LARGEST, BLOCK, COMPUTE
@@ -415,7 +424,7 @@ def tails(
         above = tl.zeros((), tl.float64)
         sum_below = tl.zeros((), tl.float64)
         sum_above = tl.zeros((), tl.float64)
-        for tile in range(tl.cdiv(n, BLOCK)):
+        for tile in range(tile_count(n, BLOCK)):
             first, count = tile_of(tile, n, BLOCK)
             piece = load_tile(
                 scores, mask, first, count, stride, mask_stride, LARGEST, BLOCK, COMPUTE
@@ -448,14 +457,22 @@ def _survey_terms(r, origin, COMPUTE: tl.constexpr):
 
 @triton.jit
 def survey_clean(r, inside, origin, n):
-    """Lowest, highest, mean and square of a row; the square is not finite if a score is not."""
+    """Lowest, highest, mean and square of a row; the square is not finite if a score is not.
+
+    Lowest and highest are scores themselves: the bracket that is made of them must hold the root,
+    however far from the others the origin may be.
+    """
     distance = r - origin
+    low = r
+    high = r
     if inside is not None:
         distance = tl.where(inside, distance, 0.0)
+        low = tl.where(inside, r, float("inf"))
+        high = tl.where(inside, r, float("-inf"))
     lowest, highest, total, squares = tl.reduce(
-        (distance, distance, distance, distance * distance), 0, _add_clean
+        (low, high, distance, distance * distance), 0, _add_clean
     )
-    return origin + lowest, origin + highest, total / n, squares / n
+    return lowest, highest, total / n, squares / n
 
 
 @triton.jit
@@ -493,7 +510,7 @@ def survey(
         highest = tl.full((), float("-inf"), COMPUTE)
         total = tl.zeros((), tl.float64)
         squares = tl.zeros((), tl.float64)
-        for tile in range(tl.cdiv(n, BLOCK)):
+        for tile in range(tile_count(n, BLOCK)):
             first, count = tile_of(tile, n, BLOCK)
             piece = load_tile(
                 scores, mask, first, count, stride, mask_stride, LARGEST, BLOCK, COMPUTE

@@ -77,5 +77,6 @@ def launch(
 
 def _has_hooks() -> bool:
     """A profiler that wants to see launches."""
-    hook = knobs.runtime.launch_enter_hook
-    return hook is not None and bool(getattr(hook, "calls", True))
+    runtime = knobs.runtime
+    hooks = (runtime.launch_enter_hook, runtime.launch_exit_hook)
+    return any(hook is not None and bool(getattr(hook, "calls", True)) for hook in hooks)

@@ -25,7 +25,7 @@ from .primitives import (
     survey,
     survey_clean,
 )
-from .solve import approach
+from .solve import approach, select_rank
 
 #: Values that a program leaves: masses at the four outer trials, N>, S<, S> at the middle one, sum
 #: of squared chunk masses, scores between the outermost trials; then lowest, middle, highest trial.
@@ -104,8 +104,8 @@ def _trials(r, k, t, origin, SINGLES: tl.constexpr, COMPUTE: tl.constexpr):
     lowest, highest, mean, square = survey_clean(r, None, origin, SINGLES)
     finite = tl.zeros((), tl.float64) + SINGLES
     infinite = tl.zeros((), tl.float64)
+    source = (r, None, None, SINGLES, 1, 1)
     if not (square < float("inf")):
-        source = (r, None, None, SINGLES, 1, 1)
         finite, infinite, _, lowest, highest, mean, square = survey(
             source, origin, "row", True, SINGLES, COMPUTE
         )
@@ -115,12 +115,27 @@ def _trials(r, k, t, origin, SINGLES: tl.constexpr, COMPUTE: tl.constexpr):
     remaining = k - infinite
     inverse = exponent_scale(t, COMPUTE)
     scale = t.to(COMPUTE)
-    if (remaining > 0) & (remaining < finite) & (inverse < float("inf")) & (scale < float("inf")):
+    is_soft = (inverse < float("inf")) & (scale < float("inf"))
+    is_between = (remaining > 0) & (remaining < finite)
+    if is_soft & is_between & (not (square < float("inf"))):
+        # Scores of 1e30 and the like leave no moments: by rank, as if t were 0.
+        spread = 5 * tl.sqrt(remaining * (1 - remaining / finite)) + 2
+        least = infinite + 1
+        most = infinite + finite
+        last = tl.minimum(tl.maximum(tl.ceil(k), least), most)
+        centre, _, _ = select_rank(source, last, lowest, highest, "row", True, SINGLES, COMPUTE)
+        last = tl.minimum(tl.ceil(k + spread), most)
+        lower, _, _ = select_rank(source, last, lowest, highest, "row", True, SINGLES, COMPUTE)
+        last = tl.maximum(tl.ceil(k - spread), least)
+        upper, _, _ = select_rank(source, last, lowest, highest, "row", True, SINGLES, COMPUTE)
+        lower -= scale
+        upper += scale
+    elif is_soft & is_between:
         count = (finite + infinite).to(COMPUTE)
         mass = k.to(COMPUTE)
         left, right = prior_bracket(lowest, highest, remaining, finite, t, COMPUTE)
         guess, error = first_guess(origin, mean, square, remaining, finite, t, COMPUTE)
-        _, centre, _, _, left, right, _, _ = approach(
+        _, centre, _, spacing, left, right, _, _ = approach(
             r, k, t, guess, error, left, right, count - 0.5, 0.5 + 0.0 * count, 1, COMPUTE
         )
         centre = tl.where((left <= centre) & (centre <= right), centre, guess)
@@ -145,6 +160,7 @@ def _trials(r, k, t, origin, SINGLES: tl.constexpr, COMPUTE: tl.constexpr):
             upper = centre + 1.2 * upper
         else:
             per_score = error / tl.sqrt(tl.minimum(mass, count - mass) + 1)
+            per_score = tl.where(spacing > 0, spacing, per_score)
             half_window = 2 * margin * per_score + scale
             above, _, _, beyond, within = look_around(r, centre, half_window, inverse, COMPUTE)
             reach = half_window * margin

@@ -203,7 +203,7 @@ def approach(
     else:
         is_coarse = True
         looks = 0
-        while is_coarse & (looks < 4):
+        while is_coarse & (looks < 12):  # one or two, unless outliers spoil the guess
             looks += 1
             above, below, higher, beyond, within = look_around(r, b, half_window, inverse, COMPUTE)
             excess = _over(above, 0.0, k, "row", COMPUTE) + 0.5 * (below - higher)
@@ -285,6 +285,9 @@ def finish(
         limit = largest_finite(COMPUTE)
         pair_hi = tl.minimum(tl.maximum(anchor + offset, -limit), limit).to(COMPUTE)
         pair_lo = ((anchor - pair_hi.to(tl.float64)) + offset).to(COMPUTE)
+        if HOLDS == "band":  # the ends of a band are no scores: the root must show to be inside
+            b64 = anchor + offset
+            told = told & (b64 >= lower.to(tl.float64)) & (b64 <= upper.to(tl.float64))
         pair_hi = tl.where(told, pair_hi, float("nan"))
     return pair_hi, pair_lo
 

@@ -30,6 +30,7 @@ from .primitives import (
     row_value,
     smallest_normal,
     start_next_launch,
+    tile_count,
     tile_of,
 )
 from .sample import CHUNK, DEVIATIONS, SAMPLE_FIELDS, inner_trial
@@ -150,8 +151,9 @@ def plan(samples, k, t, n, programs, chunks, capacity, LANES: tl.constexpr, COMP
     # Beyond the outer trials the sample says nothing.
     lo = tl.where((lo <= b) & (share + margin < mass_0), lo, -limit)
     hi = tl.where((hi >= b) & (share - margin > mass_4), hi, limit)
-    lo = tl.minimum(lo, known_lo)
-    hi = tl.maximum(hi, known_hi)
+    # Finite, so that a score of -inf is at a distance and not at none.
+    lo = tl.maximum(tl.minimum(lo, known_lo), -limit)
+    hi = tl.minimum(tl.maximum(hi, known_hi), limit)
     expected = between * to_row * (known_hi - known_lo) / (upper - lower)
     expected += tl.where(hi == limit, mass_4 * to_row, 0.0)
     expected += tl.where(lo == -limit, (chunks * CHUNK - mass_0) * to_row, 0.0)
@@ -229,7 +231,7 @@ def _statistics(
     sum_above = tl.zeros((), tl.float64)
     near_below = tl.full((), float("-inf"), COMPUTE)
     near_above = tl.full((), float("inf"), COMPUTE)
-    tiles = tl.cdiv(n, BLOCK)
+    tiles = tile_count(n, BLOCK)
     for group in range(program, tiles, programs * TILES_PER_SUM):
         counts = tl.zeros((BLOCK,), tl.int32)
         all_sums = tl.zeros((BLOCK,), COMPUTE)
@@ -340,7 +342,7 @@ def _band(
     above = tl.zeros((), tl.float64)
     sum_below = tl.zeros((), tl.float64)
     sum_above = tl.zeros((), tl.float64)
-    tiles = tl.cdiv(n, BLOCK)
+    tiles = tile_count(n, BLOCK)
     for group in range(program, tiles, programs * TILES_PER_BAND):
         counts = tl.zeros((BLOCK,), tl.int32)
         below_sums = tl.zeros((BLOCK,), COMPUTE)
