@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.library import opcheck
 
 from cases import DTYPES, generator, normal
-from fast_lapsum import soft_topk
+from fast_lapsum import log_soft_topk, soft_topk, threshold
 from fast_lapsum.nn import SoftTopK
 
 MASK = torch.rand(3, 10, generator=generator(1)) < 0.8
@@ -101,13 +101,19 @@ def test_fake_tensors_have_the_real_shape_dtype_and_strides(
 
 # torch.compile
 
+#: Only soft_topk has a hard variant.
+COMPILED = [
+    pytest.param(function, variant, id=f"{function.__name__}-{variant}")
+    for function in (soft_topk, log_soft_topk, threshold)
+    for variant in ("numbers", "tensors", "mask", "smallest", "hard", "other_dim")
+    if variant != "hard" or function is soft_topk
+]
+
 
 @pytest.mark.usefixtures("fresh_compiler")
-@pytest.mark.parametrize("variant", ["numbers", "tensors", "mask", "smallest", "hard", "other_dim"])
+@pytest.mark.parametrize(("function", "variant"), COMPILED)
 def test_compiled_is_eager(backend: str, function: Callable[..., Tensor], variant: str) -> None:
     """fullgraph=True, dynamic=True: the same values and gradients."""
-    if variant == "hard" and function is not soft_topk:
-        pytest.skip("only soft_topk has a hard variant")
     scores = normal(3, 10, dtype=torch.float32)
     k, t = torch.tensor([2.0, 3.0, 1.0]), torch.tensor(0.5)
     rest: dict[str, object] = {"solver": backend}

@@ -12,18 +12,16 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from .passes import look_around, survey, survey_clean
 from .primitives import (
     decay,
     exponent_scale,
     first_guess,
     load_scores,
-    look_around,
     model_factor,
     prior_bracket,
     row_value,
     start_next_launch,
-    survey,
-    survey_clean,
 )
 from .solve import approach, select_rank
 

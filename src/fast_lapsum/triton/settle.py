@@ -11,9 +11,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .primitives import await_launch, exponent_scale, measure, row_value, start_next_launch
-from .solve import finish, iterate, solve_row
-from .stream import CORNER, DONE, GATHERED, LISTS, STATE_FIELDS
+from .passes import measure
+from .plan import CORNER, DONE, GATHERED, STATE_FIELDS
+from .primitives import await_launch, exponent_scale, row_value, start_next_launch
+from .solve import root_between, solve_row
+from .stream import LISTS
 
 
 @triton.jit
@@ -58,7 +60,7 @@ def _solve_band(
     pair_lo = tl.full((), float("nan"), COMPUTE)
     if (mass_lo >= k) & (mass_hi <= k):
         part = ((mass_lo - k) / tl.maximum(mass_lo - mass_hi, 1e-30)).to(COMPUTE)
-        converged, b, step, lower, upper, direct = iterate(
+        pair_hi, pair_lo = root_between(
             source,
             outside,
             k,
@@ -75,22 +77,6 @@ def _solve_band(
             CAPACITY,
             COMPUTE,
         )
-        pair_hi, pair_lo = finish(
-            source,
-            outside,
-            k,
-            t,
-            b,
-            step,
-            lower,
-            upper,
-            direct,
-            "band",
-            True,
-            CAPACITY,
-            COMPUTE,
-        )
-        pair_hi = tl.where(converged, pair_hi, float("nan"))
     return pair_hi, pair_lo
 
 

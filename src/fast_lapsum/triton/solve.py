@@ -9,26 +9,21 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from .passes import glance, look_around, measure, survey, survey_clean, tails
 from .primitives import (
     HOTTEST,
     SATURATION,
     VANISHED,
     exponent_scale,
     first_guess,
-    glance,
     hypotenuse,
     largest_finite,
     logit,
-    look_around,
-    measure,
     middle_float,
     model_factor,
     negligible_step,
     prior_bracket,
     smallest_normal,
-    survey,
-    survey_clean,
-    tails,
 )
 
 #: Passes after which the order of floats is only halved, and the most there are.
@@ -293,6 +288,60 @@ def finish(
 
 
 @triton.jit
+def root_between(
+    source,
+    outside,
+    k,
+    t,
+    count,
+    left,
+    right,
+    mass_left,
+    mass_right,
+    start,
+    spacing,
+    HOLDS: tl.constexpr,
+    LARGEST: tl.constexpr,
+    BLOCK: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    """The threshold pair of a root in [left, right] (:func:`iterate`, :func:`finish`), else NaN."""
+    found, b, step, lower, upper, direct = iterate(
+        source,
+        outside,
+        k,
+        t,
+        count,
+        left,
+        right,
+        mass_left,
+        mass_right,
+        start,
+        spacing,
+        HOLDS,
+        LARGEST,
+        BLOCK,
+        COMPUTE,
+    )
+    hi, lo = finish(
+        source,
+        outside,
+        k,
+        t,
+        b,
+        step,
+        lower,
+        upper,
+        direct,
+        HOLDS,
+        LARGEST,
+        BLOCK,
+        COMPUTE,
+    )
+    return tl.where(found, hi, float("nan")), lo
+
+
+@triton.jit
 def select_rank(
     source,
     rank,
@@ -386,7 +435,7 @@ def solve_row(
             guess, _ = first_guess(origin, mean, square, remaining, finite, t, COMPUTE)
             guess = tl.where(start == start, start, guess)
             outside = nothing_outside(COMPUTE)
-            found, b, step, lower, upper, direct = iterate(
+            hi, lo = root_between(
                 source,
                 outside,
                 k,
@@ -403,22 +452,6 @@ def solve_row(
                 BLOCK,
                 COMPUTE,
             )
-            hi, lo = finish(
-                source,
-                outside,
-                k,
-                t,
-                b,
-                step,
-                lower,
-                upper,
-                direct,
-                HOLDS,
-                LARGEST,
-                BLOCK,
-                COMPUTE,
-            )
-            hi = tl.where(found, hi, float("nan"))
     return hi, lo, lowest_any, highest_any
 
 
@@ -458,7 +491,7 @@ def solve_clean_row(
         lo = step
         if not is_exact:
             outside = nothing_outside(COMPUTE)
-            found, b, step, lower, upper, direct = iterate(
+            hi, lo = root_between(
                 source,
                 outside,
                 k,
@@ -475,20 +508,4 @@ def solve_clean_row(
                 BLOCK,
                 COMPUTE,
             )
-            hi, lo = finish(
-                source,
-                outside,
-                k,
-                t,
-                b,
-                step,
-                lower,
-                upper,
-                direct,
-                "row",
-                LARGEST,
-                BLOCK,
-                COMPUTE,
-            )
-            hi = tl.where(found, hi, float("nan"))
     return hi, lo

@@ -1,0 +1,297 @@
+"""What one pass over the scores at a trial threshold tells: counts, tail sums, nearest scores.
+
+Over scores in registers, or over a whole row in memory.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .primitives import decay, load_tile, tile_count, tile_of
+
+
+@triton.jit
+def _add_pass(a0, a1, a2, a3, a4, b0, b1, b2, b3, b4):
+    return a0 + b0, a1 + b1, a2 + b2, tl.maximum(a3, b3), tl.minimum(a4, b4)
+
+
+@triton.jit
+def _add_equal(a0, a1, b0, b1):
+    return a0 + b0, tl.maximum(a1, b1)
+
+
+@triton.jit
+def _add_tails(a0, a1, a2, b0, b1, b2):
+    return a0 + b0, a1 + b1, a2 + b2
+
+
+@triton.jit
+def _add_clean(a0, a1, a2, a3, b0, b1, b2, b3):
+    return tl.minimum(a0, b0), tl.maximum(a1, b1), a2 + b2, a3 + b3
+
+
+@triton.jit
+def _add_survey(a0, a1, a2, a3, a4, a5, a6, b0, b1, b2, b3, b4, b5, b6):
+    lowest, highest = tl.minimum(a3, b3), tl.maximum(a4, b4)
+    return a0 + b0, a1 + b1, a2 + b2, lowest, highest, a5 + b5, a6 + b6
+
+
+@triton.jit
+def _add_look(a0, a1, a2, a3, a4, b0, b1, b2, b3, b4):
+    return a0 + b0, a1 + b1, a2 + b2, a3 + b3, a4 + b4
+
+
+@triton.jit
+def glance(r, b, inverse, COMPUTE: tl.constexpr):
+    """The least of a pass at b over scores in registers: N>, S<=, S>."""
+    e = decay(r - b, inverse)
+    is_above = r > b
+    terms = (is_above.to(COMPUTE), tl.where(is_above, 0.0, e), tl.where(is_above, e, 0.0))
+    return tl.reduce(terms, 0, _add_tails)
+
+
+@triton.jit
+def look_around(r, b, half_window, inverse, COMPUTE: tl.constexpr):
+    """The same, and the counts above b + window and not below b - window."""
+    e = decay(r - b, inverse)
+    is_above = r > b
+    terms = (
+        is_above.to(COMPUTE),
+        tl.where(is_above, 0.0, e),
+        tl.where(is_above, e, 0.0),
+        (r > b + half_window).to(COMPUTE),
+        (r >= b - half_window).to(COMPUTE),
+    )
+    return tl.reduce(terms, 0, _add_look)
+
+
+@triton.jit
+def _as_addends(e, HOLDS: tl.constexpr):
+    """Exponentials to be added up: integers for a band, whose order is not always the same.
+
+    The sum of the 8192 that a band can hold stays below 2^63.
+    """
+    if HOLDS == "band":
+        return (e * 2.0**49 + 0.5).to(tl.int64)
+    else:
+        return e
+
+
+@triton.jit
+def _as_sum(total, HOLDS: tl.constexpr):
+    if HOLDS == "band":
+        return total.to(tl.float64) * 2.0**-49
+    else:
+        return total
+
+
+@triton.jit
+def _pass_terms(r, b, inverse, HOLDS: tl.constexpr, COMPUTE: tl.constexpr):
+    is_above = r > b
+    e = decay(r - b, inverse)
+    sum_below = _as_addends(tl.where(is_above, 0.0, e), HOLDS)
+    sum_above = _as_addends(tl.where(is_above, e, 0.0), HOLDS)
+    below = tl.where(is_above, float("-inf"), r)
+    above = tl.where(is_above, r, float("inf"))
+    return is_above.to(COMPUTE), sum_below, sum_above, below, above
+
+
+@triton.jit
+def _equal_terms(r, b, COMPUTE: tl.constexpr):
+    return (r == b).to(COMPUTE), tl.where(r < b, r, float("-inf"))
+
+
+@triton.jit
+def measure(
+    source,
+    b,
+    inverse,
+    HOLDS: tl.constexpr,
+    LARGEST: tl.constexpr,
+    BLOCK: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    """One pass at b: N>, number equal, S<, S>, nearest below, nearest above.
+
+    ``source`` is (scores in registers, scores, mask, n, stride, mask stride). It HOLDS a "row" or a
+    "band" in registers, or is to be read from "memory". Equal scores show as a nearest score that
+    is b itself, and are counted only then.
+    """
+    r, scores, mask, n, stride, mask_stride = source
+    if HOLDS != "memory":
+        above, below_sum, above_sum, nearest_below, nearest_above = tl.reduce(
+            _pass_terms(r, b, inverse, HOLDS, COMPUTE), 0, _add_pass
+        )
+        sum_below = _as_sum(below_sum, HOLDS)
+        sum_above = _as_sum(above_sum, HOLDS)
+        at = 0.0 * above
+        if nearest_below == b:
+            at, nearest_below = tl.reduce(_equal_terms(r, b, COMPUTE), 0, _add_equal)
+    else:
+        above = tl.zeros((), tl.float64)
+        at = tl.zeros((), tl.float64)
+        sum_below = tl.zeros((), tl.float64)
+        sum_above = tl.zeros((), tl.float64)
+        nearest_below = tl.full((), float("-inf"), COMPUTE)
+        nearest_above = tl.full((), float("inf"), COMPUTE)
+        for tile in range(tile_count(n, BLOCK)):
+            first, count = tile_of(tile, n, BLOCK)
+            piece = load_tile(
+                scores, mask, first, count, stride, mask_stride, LARGEST, BLOCK, COMPUTE
+            )
+            p0, p1, p2, p3, p4 = tl.reduce(
+                _pass_terms(piece, b, inverse, HOLDS, COMPUTE), 0, _add_pass
+            )
+            if p3 == b:
+                equal, p3 = tl.reduce(_equal_terms(piece, b, COMPUTE), 0, _add_equal)
+                at += equal.to(tl.float64)
+            above += p0.to(tl.float64)
+            sum_below += p1.to(tl.float64)
+            sum_above += p2.to(tl.float64)
+            nearest_below = tl.maximum(nearest_below, p3)
+            nearest_above = tl.minimum(nearest_above, p4)
+    return above, at, sum_below - at, sum_above, nearest_below, nearest_above
+
+
+@triton.jit
+def _tail_terms(
+    r, lower, upper, from_lower, from_upper, inverse, HOLDS: tl.constexpr, COMPUTE: tl.constexpr
+):
+    is_above = r >= upper
+    sum_above = tl.where(is_above, tl.exp2((from_upper - r) * inverse), 0.0)
+    sum_below = tl.where(r <= lower, tl.exp2((r - from_lower) * inverse), 0.0)
+    return is_above.to(COMPUTE), _as_addends(sum_below, HOLDS), _as_addends(sum_above, HOLDS)
+
+
+@triton.jit
+def tails(
+    source,
+    lower,
+    upper,
+    inverse,
+    HOLDS: tl.constexpr,
+    LARGEST: tl.constexpr,
+    BLOCK: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    """Number at ``upper`` and above, tail sums relative to ``lower`` and ``upper`` (may be inf)."""
+    r, scores, mask, n, stride, mask_stride = source
+    from_upper = tl.where(upper < float("inf"), upper, 0.0)
+    from_lower = tl.where(lower > float("-inf"), lower, 0.0)
+    if HOLDS != "memory":
+        above, sum_below, sum_above = tl.reduce(
+            _tail_terms(r, lower, upper, from_lower, from_upper, inverse, HOLDS, COMPUTE),
+            0,
+            _add_tails,
+        )
+        return above, _as_sum(sum_below, HOLDS), _as_sum(sum_above, HOLDS)
+    else:
+        above = tl.zeros((), tl.float64)
+        sum_below = tl.zeros((), tl.float64)
+        sum_above = tl.zeros((), tl.float64)
+        for tile in range(tile_count(n, BLOCK)):
+            first, count = tile_of(tile, n, BLOCK)
+            piece = load_tile(
+                scores, mask, first, count, stride, mask_stride, LARGEST, BLOCK, COMPUTE
+            )
+            p0, p1, p2 = tl.reduce(
+                _tail_terms(piece, lower, upper, from_lower, from_upper, inverse, HOLDS, COMPUTE),
+                0,
+                _add_tails,
+            )
+            above += p0.to(tl.float64)
+            sum_below += p1.to(tl.float64)
+            sum_above += p2.to(tl.float64)
+        return above, sum_below, sum_above
+
+
+@triton.jit
+def _survey_terms(r, origin, COMPUTE: tl.constexpr):
+    is_finite = tl.abs(r) < float("inf")
+    distance = tl.where(is_finite, r - origin, 0.0)
+    return (
+        is_finite.to(COMPUTE),
+        (r == float("inf")).to(COMPUTE),
+        (r != r).to(COMPUTE),
+        tl.where(is_finite, r, float("inf")),
+        tl.where(is_finite, r, float("-inf")),
+        distance,
+        distance * distance,
+    )
+
+
+@triton.jit
+def survey_clean(r, inside, origin, n):
+    """Lowest, highest, mean and square of a row; the square is not finite if a score is not.
+
+    Lowest and highest are scores themselves: the bracket that is made of them must hold the root,
+    however far from the others the origin may be.
+    """
+    distance = r - origin
+    low = r
+    high = r
+    if inside is not None:
+        distance = tl.where(inside, distance, 0.0)
+        low = tl.where(inside, r, float("inf"))
+        high = tl.where(inside, r, float("-inf"))
+    lowest, highest, total, squares = tl.reduce(
+        (low, high, distance, distance * distance), 0, _add_clean
+    )
+    return lowest, highest, total / n, squares / n
+
+
+@triton.jit
+def survey(
+    source,
+    origin,
+    HOLDS: tl.constexpr,
+    LARGEST: tl.constexpr,
+    BLOCK: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    """Numbers of finite, infinite and NaN scores; lowest, highest; mean and square from origin."""
+    r, scores, mask, n, stride, mask_stride = source
+    if HOLDS != "memory":
+        finite, infinite, nans, lowest, highest, total, squares = tl.reduce(
+            _survey_terms(r, origin, COMPUTE), 0, _add_survey
+        )
+        count = tl.maximum(finite, 1.0)
+        mean = total / count
+        square = squares / count
+        return (
+            finite.to(tl.float64),
+            infinite.to(tl.float64),
+            nans,
+            lowest,
+            highest,
+            mean,
+            square,
+        )
+    else:
+        finite = tl.zeros((), tl.float64)
+        infinite = tl.zeros((), tl.float64)
+        nans = tl.zeros((), COMPUTE)
+        lowest = tl.full((), float("inf"), COMPUTE)
+        highest = tl.full((), float("-inf"), COMPUTE)
+        total = tl.zeros((), tl.float64)
+        squares = tl.zeros((), tl.float64)
+        for tile in range(tile_count(n, BLOCK)):
+            first, count = tile_of(tile, n, BLOCK)
+            piece = load_tile(
+                scores, mask, first, count, stride, mask_stride, LARGEST, BLOCK, COMPUTE
+            )
+            p0, p1, p2, p3, p4, p5, p6 = tl.reduce(
+                _survey_terms(piece, origin, COMPUTE), 0, _add_survey
+            )
+            finite += p0.to(tl.float64)
+            infinite += p1.to(tl.float64)
+            nans += p2
+            lowest = tl.minimum(lowest, p3)
+            highest = tl.maximum(highest, p4)
+            total += p5.to(tl.float64)
+            squares += p6.to(tl.float64)
+        valid = tl.maximum(finite, 1.0)
+        mean = (total / valid).to(COMPUTE)
+        square = (squares / valid).to(COMPUTE)
+        return finite, infinite, nans, lowest, highest, mean, square

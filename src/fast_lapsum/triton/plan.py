@@ -1,0 +1,266 @@
+"""Long rows: what a row wants next. From the sample to the first round, from a round to the next.
+
+All that is decided about a row is decided here, on the device, by one program.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .primitives import (
+    HOTTEST,
+    VANISHED,
+    exponent_scale,
+    largest_finite,
+    middle_float,
+    model_factor,
+    smallest_normal,
+)
+from .sample import CHUNK, DEVIATIONS, SAMPLE_FIELDS, inner_trial
+
+#: What a row wants next.
+STATISTICS = tl.constexpr(0.0)
+BAND = tl.constexpr(1.0)
+DONE = tl.constexpr(2.0)
+GATHERED = tl.constexpr(3.0)  # the band is in memory and seems to hold the root
+CORNER = tl.constexpr(4.0)  # not a row for sampling and streaming
+
+#: Float64 values per row: what is wanted, trial b, half window, lo, hi, the bracket's two ends,
+#: and of a band N>, S<, S> outside it and the round's first ticket.
+STATE_FIELDS = tl.constexpr(11)
+
+
+@triton.jit
+def _tolerance(COMPUTE: tl.constexpr):
+    """Mass that the threshold may be off, relative to the budget and to sum(phi)."""
+    return 2.0**-50 if COMPUTE == tl.float64 else 2.0**-22
+
+
+@triton.jit
+def _by_mass(wanted, mass_lower, mass_centre, mass_upper, lower, centre, upper):
+    """Where the mass is ``wanted``, by the parabola through three trials, or a straight line."""
+    slope_lower = (lower - centre) / (mass_lower - mass_centre)
+    slope_upper = (upper - centre) / (mass_upper - mass_centre)
+    bend = (slope_lower - slope_upper) / (mass_lower - mass_upper)
+    from_centre = wanted - mass_centre
+    # Both are negative.
+    is_even = (slope_lower > 2 * slope_upper) & (slope_upper > 2 * slope_lower)
+    parabola = from_centre * (slope_upper + (wanted - mass_upper) * bend)
+    line = from_centre * tl.where(from_centre > 0, slope_lower, slope_upper)
+    return centre + tl.where(is_even, parabola, line)
+
+
+@triton.jit
+def _add_samples(a0, a1, a2, a3, a4, a5, a6, a7, a8, b0, b1, b2, b3, b4, b5, b6, b7, b8):
+    low = a0 + b0, a1 + b1, a2 + b2, a3 + b3, a4 + b4
+    return low[0], low[1], low[2], low[3], low[4], a5 + b5, a6 + b6, a7 + b7, a8 + b8
+
+
+@triton.jit
+def plan(samples, k, t, n, programs, chunks, capacity, LANES: tl.constexpr, COMPUTE: tl.constexpr):
+    """What the sample tells the first round: its kind, trial b, half window, lo, hi."""
+    lane = tl.arange(0, LANES)
+    inside = lane < programs
+    first = samples
+    samples += lane * SAMPLE_FIELDS
+    mass_0, mass_1, mass_3, mass_4, above, sum_below, sum_above, between, squares = tl.reduce(
+        (
+            tl.load(samples, mask=inside, other=0.0),
+            tl.load(samples + 1, mask=inside, other=0.0),
+            tl.load(samples + 2, mask=inside, other=0.0),
+            tl.load(samples + 3, mask=inside, other=0.0),
+            tl.load(samples + 4, mask=inside, other=0.0),
+            tl.load(samples + 5, mask=inside, other=0.0),
+            tl.load(samples + 6, mask=inside, other=0.0),
+            tl.load(samples + 7, mask=inside, other=0.0),
+            tl.load(samples + 8, mask=inside, other=0.0),
+        ),
+        0,
+        _add_samples,
+    )
+    # The same trials in every program.
+    lower = tl.load(first + 9)
+    centre = tl.load(first + 10)
+    upper = tl.load(first + 11)
+
+    scale = t.to(COMPUTE)
+    to_row = ((tl.zeros((), tl.float64) + n) / (chunks * CHUNK)).to(COMPUTE)
+    share = k.to(COMPUTE) / to_row
+    mass = above + (sum_below - sum_above) / 2
+    phi = (sum_below + sum_above) / 2
+    variance = tl.maximum(squares - mass * mass / chunks, 0.0)
+    margin = DEVIATIONS * tl.sqrt(variance) + 1
+    limit = largest_finite(COMPUTE)
+    # The model's step is short by a sixth of its cube: let that be small against the margin.
+    ratio = (tl.abs(mass - share) + margin) / phi
+    if (ratio <= 0.5) & (ratio * ratio * ratio * phi <= margin):
+        over = above - share
+        b = centre + scale * tl.log(model_factor(over, sum_below, sum_above))
+        lo = centre + scale * tl.log(model_factor(over - margin, sum_below, sum_above))
+        hi = centre + scale * tl.log(model_factor(over + margin, sum_below, sum_above))
+    else:
+        # The parabola through the three trials around the root.
+        inner_lower = inner_trial(lower, centre)
+        inner_upper = inner_trial(upper, centre)
+        is_low = share > mass_1
+        is_high = share < mass_3
+        m_0 = tl.where(is_low, mass_0, tl.where(is_high, mass, mass_1))
+        m_1 = tl.where(is_low, mass_1, tl.where(is_high, mass_3, mass))
+        m_2 = tl.where(is_low, mass, tl.where(is_high, mass_4, mass_3))
+        b_0 = tl.where(is_low, lower, tl.where(is_high, centre, inner_lower))
+        b_1 = tl.where(is_low, inner_lower, tl.where(is_high, inner_upper, centre))
+        b_2 = tl.where(is_low, centre, tl.where(is_high, upper, inner_upper))
+        b = _by_mass(share, m_0, m_1, m_2, b_0, b_1, b_2)
+        lo = _by_mass(share + margin, m_0, m_1, m_2, b_0, b_1, b_2)
+        hi = _by_mass(share - margin, m_0, m_1, m_2, b_0, b_1, b_2)
+    b = tl.where((lower <= b) & (b <= upper), b, centre)
+    known_lo = tl.where(lo >= lower, lo, lower)
+    known_hi = tl.where(hi <= upper, hi, upper)
+    half_window = tl.maximum(known_hi - b, b - known_lo)
+    # Beyond the outer trials the sample says nothing.
+    lo = tl.where((lo <= b) & (share + margin < mass_0), lo, -limit)
+    hi = tl.where((hi >= b) & (share - margin > mass_4), hi, limit)
+    # Finite, so that a score of -inf is at a distance and not at none.
+    lo = tl.maximum(tl.minimum(lo, known_lo), -limit)
+    hi = tl.minimum(tl.maximum(hi, known_hi), limit)
+    expected = between * to_row * (known_hi - known_lo) / (upper - lower)
+    expected += tl.where(hi == limit, mass_4 * to_row, 0.0)
+    expected += tl.where(lo == -limit, (chunks * CHUNK - mass_0) * to_row, 0.0)
+    # Would the counts certify even the longest step that the sample leaves possible?
+    crossed = half_window / scale
+    error = 0.3 * expected * crossed * crossed
+    allowed = _tolerance(COMPUTE) * tl.minimum(k.to(COMPUTE), phi * to_row)
+    fits = expected <= 0.7 * capacity
+    wanted = tl.where(fits & (not (error <= allowed)), BAND, STATISTICS)
+    is_soft = (t >= smallest_normal(COMPUTE)) & (t <= limit / HOTTEST) & (k > 0) & (k < n)
+    is_known = (tl.abs(b) < float("inf")) & (half_window < float("inf"))
+    wanted = tl.where(is_soft & is_known, wanted, CORNER)
+    return wanted, b, half_window, lo, hi
+
+
+@triton.jit
+def after_statistics(
+    k,
+    t,
+    b,
+    half_window,
+    left,
+    right,
+    above,
+    close_above,
+    close_below,
+    at,
+    sum_below,
+    sum_above,
+    near_below,
+    near_above,
+    capacity,
+    IS_FIRST: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    """The pair (hi, lo) if the statistics certify it, else what to look at next."""
+    scale = t.to(COMPUTE)
+    over = above - k
+    excess64 = over + (at + sum_below - sum_above) / 2
+    excess = excess64.to(COMPUTE)
+    rising = excess >= 0
+    below = sum_below.to(COMPUTE) + tl.where(rising, at, 0.0).to(COMPUTE)
+    higher = sum_above.to(COMPUTE) + tl.where(rising, 0.0, at).to(COMPUTE)
+    below = tl.where(below < VANISHED, 0.0, below)
+    higher = tl.where(higher < VANISHED, 0.0, higher)
+    count_excess = (over + tl.where(rising, 0.0, at)).to(COMPUTE)
+    relative = tl.log(model_factor(count_excess, below, higher))
+    step = scale * relative
+    left = tl.where(rising, b, left)
+    right = tl.where(rising, right, b)
+    phi = (below + higher) / 2
+
+    near_by = tl.where(rising, close_above, close_below).to(COMPUTE)  # on the root's side
+    allowed = _tolerance(COMPUTE) * tl.minimum(k.to(COMPUTE), phi)
+    is_small = (tl.abs(relative) <= 1) & (tl.abs(step) <= half_window)
+    # cosh(x) - 1 <= 0.55 x^2 for |x| <= 1
+    error = 0.55 * near_by * relative * relative
+    certified = is_small & (error <= allowed)
+
+    # Not certain: where is the root, give or take what?
+    per_score = half_window / tl.maximum(near_by, 1.0)
+    ranks = 1.75 * tl.sqrt(near_by) + 0.005 * tl.abs(excess) + 4
+    take_step = is_small & (tl.abs(relative) <= 0.1)
+    ahead = tl.where(take_step, step, per_score * excess)
+    by_step = 4 * scale * error / phi + 2.0**-20 * (scale + tl.abs(b))
+    give = tl.where(take_step, by_step, per_score * ranks)
+    target = b + ahead
+    inside = (tl.abs(excess) <= near_by) | take_step
+    lo = target - give
+    hi = target + give
+    fits = inside & (2 * give <= 0.7 * capacity * per_score) & (lo < hi)
+    wanted = tl.where(fits, BAND, STATISTICS)
+    next_b = tl.where(inside, target, b + tl.where(rising, 4 * half_window, -4 * half_window))
+    next_half = tl.where(inside, give, 4 * half_window)
+    if not IS_FIRST:
+        lower = tl.where(rising & (at > 0), b, near_below)
+        upper = tl.where((not rising) & (at > 0), b, near_above)
+        end = tl.where(rising, upper, lower)
+        before_end = tl.where(rising, step <= end - b, step >= end - b)
+        nothing_between = tl.where(rising, end >= right, end <= left)
+        in_gap = (count_excess == 0) & (tl.where(rising, higher, below) == 0)
+        between = before_end | nothing_between | in_gap
+        is_near = (b - lower <= 2 * scale) & (upper - b <= 2 * scale) & (tl.abs(relative) <= 4)
+        certified = certified | (between & is_near)
+        # The neighbours hold the root: an empty band whose ends they are settles it.
+        wanted = tl.where(between, BAND, wanted)
+        lo = tl.where(between, lower, lo)
+        hi = tl.where(between, upper, hi)
+        is_soft = tl.abs(excess) <= 2 * (below + higher)
+        next_b = tl.where(inside, next_b, tl.where(is_soft, b + step, end))
+        next_half = tl.where(inside, next_half, tl.maximum(tl.abs(next_b - b), scale))
+    limit = largest_finite(COMPUTE)
+    lo = tl.maximum(tl.maximum(lo, left), -limit)
+    hi = tl.minimum(tl.minimum(hi, right), limit)
+    next_b = tl.where(
+        (left < next_b) & (next_b < right), next_b, middle_float(left, right, COMPUTE)
+    )
+    wanted = tl.where(certified, DONE, wanted)
+    return wanted, step, next_b, next_half, lo, hi, left, right
+
+
+@triton.jit
+def after_band(
+    k,
+    t,
+    lo,
+    hi,
+    left,
+    right,
+    above,
+    sum_below,
+    sum_above,
+    found,
+    fits,
+    COMPUTE: tl.constexpr,
+):
+    """GATHERED, unless the band overflowed or the root is surely not in it: then where to look."""
+    inverse = exponent_scale(t, COMPUTE)
+    inside = found.to(tl.float64)
+    # e^-|u| between a score inside and an end of the band is between `across` and 1.
+    across = tl.exp2((lo - hi) * inverse).to(tl.float64)
+    most = above + inside + (sum_below - (sum_above + inside) * across) / 2  # of mass, at lo
+    least = above + (inside * across + sum_below * across - sum_above) / 2  # of mass, at hi
+    width = hi - lo
+    # The ranks say where in the band the root is.
+    part = (above + inside - k) / tl.maximum(inside, 1.0)
+    part = tl.minimum(tl.maximum(part, 0.05), 0.95).to(COMPUTE)
+    next_b = lo * (1 - part) + hi * part
+    next_half = width / 8
+    slack = 2.0**-20 * k  # rounding of the sums is no certainty
+    is_below = most < k - slack
+    is_above = least > k + slack
+    right = tl.where(is_below, tl.minimum(right, lo), right)
+    left = tl.where(is_above, tl.maximum(left, hi), left)
+    next_b = tl.where(is_below, lo - 4 * width, tl.where(is_above, hi + 4 * width, next_b))
+    next_half = tl.where(is_below | is_above, 4 * width, next_half)
+    is_inside = (left < next_b) & (next_b < right)
+    next_b = tl.where(is_inside, next_b, middle_float(left, right, COMPUTE))
+    is_useful = fits & (not is_below) & (not is_above)
+    return tl.where(is_useful, GATHERED, STATISTICS), next_b, next_half, left, right

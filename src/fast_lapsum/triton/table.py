@@ -1,0 +1,54 @@
+"""The one table of sizes and launch parameters, as measured on an H200."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+#: The longest row that one program holds in registers.
+LONGEST_ON_CHIP = 16384
+#: Warps for a row on chip of up to so many scores.
+ROW_WARPS = ((128, 1), (512, 2), (4096, 4), (8192, 8), (LONGEST_ON_CHIP, 16))
+#: Registers of a thread of such a program, more of which would leave room for fewer rows at once.
+ROW_REGISTERS = 96
+#: The same for the backward kernel, which holds two numbers per score.
+ROW_WARPS_BACKWARD = ((128, 1), (512, 2), (1024, 4), (4096, 8), (LONGEST_ON_CHIP, 16))
+
+
+class Streaming(NamedTuple):
+    """Launch parameters of long rows."""
+
+    tile: int = 2048  # scores that a program of a round reads at a time
+    warps: int = 8
+    programs_per_core: int = 3  # of a round, over all rows
+    registers: int = 80  # of a round's thread: the decisions at its end must not thin out the loop
+    mask_tile: int = 4096  # scores per program of the mask's launch
+    mask_warps: int = 8
+    sums_tile: int = 2048  # of the backward's first launch
+    sums_programs_per_core: int = 4
+    write_tile: int = 2048  # of the backward's second launch
+    write_programs_per_core: int = 8
+    singles: int = 1024  # scores of the small sample
+    sample_warps: int = 4
+    sample_chunks: int = 128  # chunks of the large sample that a program reads at a time
+    sample_programs: int = 128
+    capacity: int = 8192  # of a band
+    settle_tile: int = 4096
+    settle_warps: int = 16
+    rounds: int = 3
+
+
+def streaming(n: int) -> Streaming:
+    """The parameters for rows of n scores."""
+    if n < 1 << 18:
+        return Streaming(capacity=2048, rounds=2)
+    if n < 1 << 21:
+        return Streaming(rounds=2)
+    if n < 1 << 25:
+        return Streaming()
+    return Streaming(sample_programs=512, programs_per_core=4, registers=64, rounds=4)
+
+
+#: All bands together take no more than this.
+BAND_BYTES = 8 << 20
+#: So many long rows are solved in one go: their scratch stays small.
+ROWS_AT_ONCE = 16384
