@@ -196,17 +196,18 @@ def _stream(
     cores = _cores(scores.device)
     overlap = _overlaps(scores.device)
     tiles = -(-n // settings.tile)
-    programs = max(1, min(tiles, settings.programs_per_core * cores // row_count, 2048))
+    per_core = (settings.programs_per_core, settings.later_programs_per_core)
+    first, later = (max(1, min(tiles, count * cores // row_count, 2048)) for count in per_core)
     sample_programs = max(1, min(settings.sample_programs, 4 * cores // row_count))
-    wanted = min(max(n // 4, 4096), 1 << 18) if n < 1 << 24 else min(n // 128, 1 << 22)
-    chunks_each = -(-min(wanted, n) // (CHUNK.value * sample_programs))
+    wanted = min(max(n // settings.sample_part, settings.sample_least), settings.sample_most, n)
+    chunks_each = -(-wanted // (CHUNK.value * sample_programs))
     capacity = min(
         settings.capacity, max(_power_of_two(BAND_BYTES // 4 // row_count) // 2, 2 * LISTS.value)
     )
     rounds = settings.rounds
     spacing = 8 if row_count <= 1024 else 1  # many rows do not queue up at one counter anyway
     ticket_count = TICKET_FIELDS.value * spacing * rounds
-    doubles = row_count * (STATE_FIELDS.value + programs * PARTIAL_FIELDS.value)
+    doubles = row_count * (STATE_FIELDS.value + max(first, later) * PARTIAL_FIELDS.value)
     floats = row_count * (capacity + sample_programs * SAMPLE_FIELDS.value)
     scratch = scores.new_empty(doubles, dtype=torch.float64)
     state, partials = (
@@ -248,6 +249,7 @@ def _stream(
         num_warps=settings.sample_warps,
     )
     for number in range(rounds):
+        programs = first if number == 0 else later
         relaunch.launch(
             key and (*key, "round", number),
             round_forward,
@@ -286,7 +288,7 @@ def _stream(
                 "COMPUTE": compute,
             },
             num_warps=settings.warps,
-            maxnreg=settings.registers,
+            maxnreg=settings.registers if number == 0 else settings.later_registers,
             launch_pdl=overlap,
         )
     relaunch.launch(

@@ -89,9 +89,9 @@ def _as_sum(total, HOLDS: tl.constexpr):
 @triton.jit
 def _pass_terms(r, b, inverse, HOLDS: tl.constexpr, COMPUTE: tl.constexpr):
     is_above = r > b
-    e = decay(r - b, inverse)
-    sum_below = _as_addends(tl.where(is_above, 0.0, e), HOLDS)
-    sum_above = _as_addends(tl.where(is_above, e, 0.0), HOLDS)
+    e = _as_addends(decay(r - b, inverse), HOLDS)
+    sum_below = tl.where(is_above, 0, e)
+    sum_above = tl.where(is_above, e, 0)
     below = tl.where(is_above, float("-inf"), r)
     above = tl.where(is_above, r, float("inf"))
     return is_above.to(COMPUTE), sum_below, sum_above, below, above

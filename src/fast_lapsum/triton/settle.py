@@ -21,30 +21,31 @@ from .stream import LISTS
 @triton.jit
 def _solve_band(
     band,
+    counters,
     state,
-    tickets,
     k,
     t,
     n,
-    CAPACITY: tl.constexpr,
+    LIST_CAPACITY: tl.constexpr,
+    LONGEST: tl.constexpr,
     SPACING: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
-    """The pair (hi, lo), NaN where the band does not tell it.
+    """The pair (hi, lo), NaN where the band does not tell it. No list is over ``LONGEST``.
 
     The scores of a band come in any order: sums over them are integers, so that bits do not vary.
     """
+    CAPACITY: tl.constexpr = LISTS * LONGEST
     lo = tl.load(state + 3).to(COMPUTE)
     hi = tl.load(state + 4).to(COMPUTE)
     above = tl.load(state + 7)
     sum_below = tl.load(state + 8)
     sum_above = tl.load(state + 9)
-    counters = tickets + tl.load(state + 10).to(tl.int32) + SPACING
     inverse = exponent_scale(t, COMPUTE)
     lane = tl.arange(0, CAPACITY)
-    length = tl.load(counters + lane // (CAPACITY // LISTS) * SPACING)
-    inside = lane % (CAPACITY // LISTS) < length
-    r = tl.load(band + lane, mask=inside, other=float("-inf"))
+    number, place = lane // LONGEST, lane % LONGEST
+    inside = place < tl.load(counters + number * SPACING)
+    r = tl.load(band + number * LIST_CAPACITY + place, mask=inside, other=float("-inf"))
     source = (r, band, None, CAPACITY, 1, 1)
     outside = (above, sum_below, sum_above, lo, hi)
     over_lo, _, below_lo, above_lo, _, _ = measure(
@@ -127,10 +128,15 @@ def settle_forward(
         hi = tl.full((), float("nan"), COMPUTE)
         lo = tl.full((), float("nan"), COMPUTE)
         if wanted == GATHERED:
-            tickets += row * ticket_count
-            hi, lo = _solve_band(
-                band + row * CAPACITY, state, tickets, k, t, n, CAPACITY, SPACING, COMPUTE
-            )
+            counters = tickets + row * ticket_count + tl.load(state + 10).to(tl.int32) + SPACING
+            longest = tl.max(tl.load(counters + tl.arange(0, LISTS) * SPACING), 0)
+            whole: tl.constexpr = CAPACITY // LISTS
+            some: tl.constexpr = whole // 4 if whole >= 64 else whole  # mostly that is enough
+            band += row * CAPACITY
+            if longest <= some:
+                hi, lo = _solve_band(band, counters, state, k, t, n, whole, some, SPACING, COMPUTE)
+            elif some < whole:
+                hi, lo = _solve_band(band, counters, state, k, t, n, whole, whole, SPACING, COMPUTE)
         if hi != hi:
             scores += outer * scores_outer + inner * scores_inner
             if mask is not None:

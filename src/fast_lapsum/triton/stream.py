@@ -51,8 +51,6 @@ TILES_PER_SUM = tl.constexpr(16)
 #: Tiles that a program of the first round asks for ahead, and cache lines in each.
 PREFETCHED_TILES = tl.constexpr(8)
 PREFETCHED_LINES = tl.constexpr(64)
-#: Tiles of which a band's scores are looked for at once.
-TILES_PER_BAND = tl.constexpr(8)
 
 
 @triton.jit
@@ -84,8 +82,8 @@ def _add5(a0, a1, a2, a3, a4, b0, b1, b2, b3, b4):
 
 
 @triton.jit
-def _add4(a0, a1, a2, a3, b0, b1, b2, b3):
-    return a0 + b0, a1 + b1, a2 + b2, a3 + b3
+def _add_band(a0, a1, a2, a3, b0, b1, b2, b3):
+    return a0 + b0, a1 | b1, a2 + b2, a3 + b3
 
 
 @triton.jit
@@ -109,10 +107,10 @@ def _statistics(
     ``r`` is the first tile; while one is worked on the next is on its way.
     """
     scores, mask, along, mask_along = reading
-    above = tl.zeros((), tl.float64)
-    close_above = tl.zeros((), tl.float64)
-    close_below = tl.zeros((), tl.float64)
-    at = tl.zeros((), tl.float64)
+    above = tl.zeros((), tl.int32)
+    close_above = tl.zeros((), tl.int32)
+    close_below = tl.zeros((), tl.int32)
+    at = tl.zeros((), tl.int32)
     sum_below = tl.zeros((), tl.float64)
     sum_above = tl.zeros((), tl.float64)
     near_below = tl.full((), float("-inf"), COMPUTE)
@@ -123,7 +121,6 @@ def _statistics(
         all_sums = tl.zeros((BLOCK,), COMPUTE)
         above_sums = tl.zeros((BLOCK,), COMPUTE)
         if not IS_FIRST:
-            equals = tl.zeros((BLOCK,), tl.int32)
             below_scores = tl.full((BLOCK,), float("-inf"), COMPUTE)
             above_scores = tl.full((BLOCK,), float("inf"), COMPUTE)
         last = tl.minimum(group + programs * TILES_PER_SUM, tiles)
@@ -139,33 +136,33 @@ def _statistics(
             # S< is what S> leaves of the sum: its error, like that of S>, is one of their sum.
             all_sums += e
             above_sums += tl.where(is_above, e, 0.0)
-            # Three counts in one, at most 16 each: above, above and near, below and near.
+            # Counts in one, at most 16 each: above, above and near, not above and near, equal.
             counts += tl.where(
                 is_above, tl.where(is_near, 1 + (1 << 8), 1), tl.where(is_near, 1 << 16, 0)
             )
             if not IS_FIRST:
-                equals += tl.where(r == b, 1, 0)
+                counts += tl.where(r == b, 1 << 24, 0)
                 below_scores = tl.maximum(below_scores, tl.where(r < b, r, float("-inf")))
                 above_scores = tl.minimum(above_scores, tl.where(is_above, r, float("inf")))
             r = following
         p0, p1, p2, p3, p4 = tl.reduce(
             (
-                (counts & 255).to(tl.float32),
-                ((counts >> 8) & 255).to(tl.float32),
-                (counts >> 16).to(tl.float32),
+                counts & 255,
+                (counts >> 8) & 255,
+                counts >> 16 if IS_FIRST else (counts >> 16) & 255,
                 all_sums.to(tl.float64),
                 above_sums.to(tl.float64),
             ),
             0,
             _add5,
         )
-        above += p0.to(tl.float64)
-        close_above += p1.to(tl.float64)
-        close_below += p2.to(tl.float64)
+        above += p0
+        close_above += p1
+        close_below += p2
         sum_below += p3 - p4
         sum_above += p4
         if not IS_FIRST:
-            at += tl.sum(equals, 0).to(tl.float64)
+            at += tl.sum(counts >> 24, 0)
             near_below = tl.maximum(near_below, tl.max(below_scores, 0))
             near_above = tl.minimum(near_above, tl.min(above_scores, 0))
     return above, close_above, close_below, at, sum_below, sum_above, near_below, near_above
@@ -177,8 +174,8 @@ def _gather(
     lo,
     hi,
     n,
-    tile,
-    last,
+    group,
+    hits,
     programs,
     counters,
     band,
@@ -188,18 +185,19 @@ def _gather(
     BLOCK: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
-    """Append the scores inside (lo, hi) of some tiles to the band's lists."""
+    """Append the scores inside (lo, hi) of the tiles that have any to the band's lists."""
     scores, mask, along, mask_along = reading
     lanes = tl.arange(0, BLOCK)
     list_capacity = capacity // LISTS
     my_counter = counters + lanes % LISTS * SPACING
     my_list = band + lanes % LISTS * list_capacity
-    for number in range(tile, last, programs):
-        first, count = tile_of(number, n, BLOCK)
-        r = load_tile(scores, mask, first, count, along, mask_along, LARGEST, BLOCK, COMPUTE)
-        inside = (r > lo) & (r < hi)
-        slot = tl.atomic_add(my_counter, 1, mask=inside, sem="relaxed")
-        tl.store(my_list + slot, r, mask=inside & (slot < list_capacity))
+    for number in range(TILES_PER_SUM):
+        if (hits >> number) & 1:
+            first, count = tile_of(group + number * programs, n, BLOCK)
+            r = load_tile(scores, mask, first, count, along, mask_along, LARGEST, BLOCK, COMPUTE)
+            inside = (r > lo) & (r < hi)
+            slot = tl.atomic_add(my_counter, 1, mask=inside, sem="relaxed")
+            tl.store(my_list + slot, r, mask=inside & (slot < list_capacity))
 
 
 @triton.jit
@@ -222,18 +220,19 @@ def _band(
 ):
     """One program's share outside (lo, hi): number above, tail sums; gathers the scores inside.
 
-    Few groups of tiles have any: those are read once more.
+    Few tiles have any: those are read once more.
     """
     scores, mask, along, mask_along = reading
-    above = tl.zeros((), tl.float64)
+    above = tl.zeros((), tl.int32)
     sum_below = tl.zeros((), tl.float64)
     sum_above = tl.zeros((), tl.float64)
     tiles = tile_count(n, BLOCK)
-    for group in range(program, tiles, programs * TILES_PER_BAND):
+    for group in range(program, tiles, programs * TILES_PER_SUM):
         counts = tl.zeros((BLOCK,), tl.int32)
         below_sums = tl.zeros((BLOCK,), COMPUTE)
         above_sums = tl.zeros((BLOCK,), COMPUTE)
-        last = tl.minimum(group + programs * TILES_PER_BAND, tiles)
+        hit = tl.full((), 1 << 8, tl.int32)  # this tile's bit
+        last = tl.minimum(group + programs * TILES_PER_SUM, tiles)
         for tile in range(group, last, programs):
             first, count = tile_of(tile + programs, n, BLOCK)
             following = load_tile(
@@ -242,31 +241,33 @@ def _band(
             is_above = r >= hi
             is_over = r > lo  # a NaN counts as below: its exponential must not get lost
             e = tl.exp2(tl.where(is_above, r - hi, lo - r) * (-inverse))  # not used inside
-            counts += tl.where(is_above, 1, tl.where(is_over, 1 << 16, 0))
+            # The number above, at most 16, and a bit for every tile with a score inside.
+            counts += tl.where(is_above, 1, tl.where(is_over, hit, 0))
             above_sums += tl.where(is_above, e, 0.0)
             below_sums += tl.where(is_over, 0.0, e)
+            hit *= 2
             r = following
-        p0, p1, p2, p3 = tl.reduce(
+        p0, hits, p2, p3 = tl.reduce(
             (
-                (counts & 65535).to(tl.float32),
-                (counts >> 16).to(tl.float32),
+                counts & 255,
+                counts >> 8,
                 below_sums.to(tl.float64),
                 above_sums.to(tl.float64),
             ),
             0,
-            _add4,
+            _add_band,
         )
-        above += p0.to(tl.float64)
+        above += p0
         sum_below += p2
         sum_above += p3
-        if p1 > 0:
+        if hits > 0:
             _gather(
                 reading,
                 lo,
                 hi,
                 n,
                 group,
-                last,
+                hits,
                 programs,
                 counters,
                 band,
@@ -430,9 +431,9 @@ def round_forward(
                 BLOCK,
                 COMPUTE,
             )
-            close_above = tl.zeros((), tl.float64)
-            close_below = tl.zeros((), tl.float64)
-            at = tl.zeros((), tl.float64)
+            close_above = tl.zeros((), tl.int32)
+            close_below = tl.zeros((), tl.int32)
+            at = tl.zeros((), tl.int32)
         else:
             above, close_above, close_below, at, sum_below, sum_above, near_below, near_above = (
                 _statistics(
@@ -453,10 +454,10 @@ def round_forward(
             if not IS_FIRST:
                 tl.store(mine + 6, near_below.to(tl.float64))
                 tl.store(mine + 7, near_above.to(tl.float64))
-        tl.store(mine, above)
-        tl.store(mine + 1, close_above)
-        tl.store(mine + 2, close_below)
-        tl.store(mine + 3, at)
+        tl.store(mine, above.to(tl.float64))
+        tl.store(mine + 1, close_above.to(tl.float64))
+        tl.store(mine + 2, close_below.to(tl.float64))
+        tl.store(mine + 3, at.to(tl.float64))
         tl.store(mine + 4, sum_below)
         tl.store(mine + 5, sum_above)
         tl.debug_barrier()  # every thread's stores come before this program's ticket
@@ -464,8 +465,8 @@ def round_forward(
             lane = tl.arange(0, LANES)
             inside = lane < programs
             every = partials + (row * programs + lane) * PARTIAL_FIELDS
-            total_above, close_above, close_below, at, total_below_sum, total_above_sum = _sums(
-                every, inside
+            total_above, total_close_above, total_close_below, total_at, below_sum, above_sum = (
+                _sums(every, inside)
             )
             pair_hi = b
             pair_lo = tl.zeros((), COMPUTE)
@@ -482,15 +483,15 @@ def round_forward(
                     left,
                     right,
                     total_above,
-                    total_below_sum,
-                    total_above_sum,
+                    below_sum,
+                    above_sum,
                     tl.sum(lengths, 0),
                     tl.max(lengths, 0) <= capacity // LISTS,
                     COMPUTE,
                 )
                 tl.store(state + 7, total_above)
-                tl.store(state + 8, total_below_sum)
-                tl.store(state + 9, total_above_sum)
+                tl.store(state + 8, below_sum)
+                tl.store(state + 9, above_sum)
                 tl.store(state + 10, tl.zeros((), tl.float64) + first_ticket)
             else:
                 near_below = tl.full((), float("-inf"), COMPUTE)
@@ -507,11 +508,11 @@ def round_forward(
                         left,
                         right,
                         total_above,
-                        close_above,
-                        close_below,
-                        at,
-                        total_below_sum - at,
-                        total_above_sum,
+                        total_close_above,
+                        total_close_below,
+                        total_at,
+                        below_sum - total_at,
+                        above_sum,
                         near_below,
                         near_above,
                         capacity,
@@ -520,7 +521,7 @@ def round_forward(
                     )
                 )
             # A NaN among the scores shows in the sums.
-            is_nan = total_below_sum != total_below_sum
+            is_nan = below_sum != below_sum
             next_wanted = tl.where(is_nan, DONE, next_wanted)
             pair_hi = tl.where(is_nan, float("nan"), pair_hi)
             tl.store(state, next_wanted.to(tl.float64))

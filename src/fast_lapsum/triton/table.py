@@ -19,8 +19,10 @@ class Streaming(NamedTuple):
 
     tile: int = 2048  # scores that a program of a round reads at a time
     warps: int = 8
-    programs_per_core: int = 3  # of a round, over all rows
+    programs_per_core: int = 3  # of the first round, over all rows
     registers: int = 80  # of a round's thread: the decisions at its end must not thin out the loop
+    later_programs_per_core: int = 3  # of the other rounds, which look for more
+    later_registers: int = 80
     mask_tile: int = 4096  # scores per program of the mask's launch
     mask_warps: int = 8
     sums_tile: int = 2048  # of the backward's first launch
@@ -31,6 +33,9 @@ class Streaming(NamedTuple):
     sample_warps: int = 4
     sample_chunks: int = 128  # chunks of the large sample that a program reads at a time
     sample_programs: int = 128
+    sample_part: int = 4  # the large sample is one score in so many, between two limits
+    sample_least: int = 4096
+    sample_most: int = 1 << 18
     capacity: int = 8192  # of a band
     settle_tile: int = 4096
     settle_warps: int = 16
@@ -40,12 +45,21 @@ class Streaming(NamedTuple):
 def streaming(n: int) -> Streaming:
     """The parameters for rows of n scores."""
     if n < 1 << 18:
-        return Streaming(capacity=2048, rounds=2)
+        return Streaming(capacity=2048, settle_warps=4, rounds=2)
     if n < 1 << 21:
-        return Streaming(rounds=2)
+        return Streaming(
+            sample_programs=256, sample_part=2, sample_most=1 << 19, capacity=4096, rounds=2
+        )
     if n < 1 << 25:
         return Streaming()
-    return Streaming(sample_programs=512, programs_per_core=4, registers=64, rounds=4)
+    return Streaming(
+        sample_programs=512,
+        sample_part=128,
+        sample_most=1 << 22,
+        programs_per_core=4,
+        registers=64,
+        rounds=4,
+    )
 
 
 #: All bands together take no more than this.
