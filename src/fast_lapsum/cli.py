@@ -1,10 +1,8 @@
-"""The command line: ``fast-lapsum info``, ``fast-lapsum demo`` and ``fast-lapsum bench``."""
+"""The command line: ``fast-lapsum info``, ``demo``, ``bench`` and ``report``."""
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -24,8 +22,9 @@ from rich.table import Table
 
 import fast_lapsum
 
-from .bench import cpu, demo, environment, gpu, gpu_tables, tables
+from .bench import commands, cpu, demo, environment, gpu, gpu_tables, options, tables
 from .bench.parity import ParityError
+from .bench.report.command import report
 from .bench.results import finished_file, write_json
 from .cpu import loader
 
@@ -38,31 +37,6 @@ app = typer.Typer(
 bench_app = typer.Typer(help="Benchmarks: parity first, peers in the same run, one results file.")
 app.add_typer(bench_app, name="bench", no_args_is_help=True)
 console = Console()
-
-
-def _whole(at_least: int) -> Callable[[str], int]:
-    """A parser whose errors, unlike the built-in ones, say what was given."""
-
-    def parse(text: str) -> int:
-        try:
-            value = float(text)  # 1e6 is a whole number too
-        except ValueError:
-            value = math.nan
-        if not (value.is_integer() and value >= at_least):
-            raise typer.BadParameter(f"'{text}' is not a whole number of at least {at_least}.")
-        return int(value)
-
-    return parse
-
-
-def _positive(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise typer.BadParameter(f"'{text}' is not a finite number above 0.")
-    return value
 
 
 def _print_version(wanted: bool) -> None:
@@ -101,19 +75,22 @@ def info(
 )
 def run_demo(
     n: Annotated[
-        int, typer.Option(help="How many scores.", parser=_whole(at_least=2), metavar="INTEGER")
+        int,
+        typer.Option(help="How many scores.", parser=options.whole(at_least=2), metavar="INTEGER"),
     ] = 1_000_000,
     k: Annotated[
         float | None,
         typer.Option(
             help="The budget, 0 < k < n, may be fractional; n/16 by default.",
-            parser=_positive,
+            parser=options.positive,
             metavar="NUMBER",
         ),
     ] = None,
     temperature: Annotated[
         float,
-        typer.Option(help="Large is soft, small is hard.", parser=_positive, metavar="NUMBER"),
+        typer.Option(
+            help="Large is soft, small is hard.", parser=options.positive, metavar="NUMBER"
+        ),
     ] = 0.1,
     device: Annotated[
         str | None, typer.Option(help="cpu, cuda or cuda:1; the best one here by default.")
@@ -121,7 +98,7 @@ def run_demo(
     seed: Annotated[
         int,
         typer.Option(
-            help="Seed of the random scores.", parser=_whole(at_least=0), metavar="INTEGER"
+            help="Seed of the random scores.", parser=options.whole(at_least=0), metavar="INTEGER"
         ),
     ] = 0,
     out: Annotated[Path, typer.Option(help="Where the picture goes (PNG).", dir_okay=False)] = Path(
@@ -138,7 +115,7 @@ def run_demo(
         raise typer.BadParameter(f"{budget:g} is not below n = {n}.", param_hint="--k")
     if not out.parent.is_dir():
         raise typer.BadParameter(f"the folder {out.parent} does not exist.", param_hint="--out")
-    chosen = _device(device)
+    chosen = options.device(device)
     with console.status("starting") as status:
         found = demo.run(
             n, budget, temperature, chosen, seed, report=lambda step: status.update(step)
@@ -166,7 +143,9 @@ def bench() -> None:
 def bench_cpu(
     repeats: Annotated[
         int,
-        typer.Option(help="Samples of each timing.", parser=_whole(at_least=1), metavar="INTEGER"),
+        typer.Option(
+            help="Samples of each timing.", parser=options.whole(at_least=1), metavar="INTEGER"
+        ),
     ] = 25,
     out: Annotated[Path, typer.Option(help="The results file (JSON).", dir_okay=False)] = Path(
         "results/cpu.json"
@@ -197,12 +176,16 @@ def bench_cpu(
 def bench_gpu(
     repeats: Annotated[
         int,
-        typer.Option(help="Samples of each timing.", parser=_whole(at_least=1), metavar="INTEGER"),
+        typer.Option(
+            help="Samples of each timing.", parser=options.whole(at_least=1), metavar="INTEGER"
+        ),
     ] = 15,
     max_n: Annotated[
         int | None,
         typer.Option(
-            help="Leave out shapes with more scores.", parser=_whole(at_least=1), metavar="INTEGER"
+            help="Leave out shapes with more scores.",
+            parser=options.whole(at_least=1),
+            metavar="INTEGER",
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="The results file (JSON).", dir_okay=False)] = Path(
@@ -257,16 +240,10 @@ def bench_gpu(
         raise typer.Exit(1)
 
 
-def _device(name: str | None) -> torch.device:
-    if name is None:
-        return environment.best_device()
-    available = ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
-    if name not in available and not (name == "cuda" and len(available) > 1):
-        raise typer.BadParameter(
-            f"'{name}' is not available; expected one of: {', '.join(available)}.",
-            param_hint="--device",
-        )
-    return torch.device(name)
+commands.register(bench_app)
+app.command(name="report", epilog="Example: fast-lapsum report results --figures-only --out docs")(
+    report
+)
 
 
 def _print_demo(found: demo.Demo, budget: float, temperature: float, device: torch.device) -> None:

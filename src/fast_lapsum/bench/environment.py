@@ -50,14 +50,14 @@ def best_device() -> torch.device:
 
 
 def _commit() -> str | None:
-    """The commit this package is imported from, with "+changes" if the checkout differs from it."""
+    """The commit this package is imported from, with "+changes" if the sources differ from it."""
     package = Path(fast_lapsum.__file__).resolve().parent
     top = _output("git", "-C", str(package), "rev-parse", "--show-toplevel")
     # An installed copy may lie inside some other repository: that one's commit says nothing.
     if top is None or package != Path(top).resolve() / "src" / "fast_lapsum":
         return None
     commit = _output("git", "-C", top, "rev-parse", "--verify", "--quiet", "HEAD")
-    changed = _output("git", "-C", top, "status", "--porcelain")
+    changed = _output("git", "-C", top, "status", "--porcelain", "--", "src")
     return f"{commit}+changes" if commit and changed else commit
 
 

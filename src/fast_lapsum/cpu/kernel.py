@@ -20,6 +20,8 @@ _NO_TENSOR = (0, 0, 0, 0)
 _NO_TENSORS = 5 * _NO_TENSOR
 #: kParallelScores of rows.hpp.
 _PARALLEL_SCORES = 128 * 1024
+#: kBandFrom of solve.hpp: shorter rows are solved without a sample.
+BAND_FROM = 1024
 #: No row is read more often than this.
 MAX_PASSES = 64
 
@@ -123,6 +125,30 @@ def backward(
     for record in records:
         _checked(_library.lapsum_backward(record))
     return out, d_budget, d_temperature
+
+
+def sample_bands(scores: Tensor, k: float, temperature: float) -> tuple[Tensor, Tensor]:
+    """Where the sample of each row [B, n] puts the threshold, and whether that held.
+
+    What a forward call does first with a long row, for studies of the sampler: bands [B, 2], NaN
+    where the sample does not tell, and [B] booleans, False where a call would go the general way.
+    """
+    assert _library is not None
+    rows, n = scores.shape
+    if n < BAND_FROM or not 0 < k < n or not temperature > 0:
+        raise ValueError(
+            f"a sample is taken of rows of at least {BAND_FROM} scores with 0 < k < n and "
+            f"temperature > 0, got n = {n}, k = {k}, temperature = {temperature}"
+        )
+    scores = scores.contiguous()
+    bands = scores.new_empty((rows, 2), dtype=compute_dtype(scores.dtype))
+    held = torch.empty(rows, dtype=torch.int64)
+    dtype = _DTYPE[scores.dtype]
+    head = (dtype, dtype, dtype, rows, 1, n, True, False, _threads(scores), MAX_PASSES)
+    at = (scores.data_ptr(), n, 0, 1, *_NO_TENSORS, *_NO_TENSOR)
+    pointers = (bands.data_ptr(), 0, 0, held.data_ptr())
+    _checked(_library.lapsum_sample_bands(_CALL.pack(*head, *at, k, temperature, *pointers)))
+    return bands, held.bool()
 
 
 def _checked(result: int) -> int:

@@ -168,6 +168,25 @@ void backward(const Call& call) {
     });
 }
 
+// The first band of a long row that has no kin, and whether it led to the threshold: what a study of
+// the sampler looks at. The steps are those of solve_by_guess.
+template <class T>
+void sample_bands(const Call& call) {
+    each_row(call, [&](const RowIndex& index, int threads, Kin*) {
+        Row<T> row = make_row<T>(call, index, threads);
+        const double k = index.number(call.budget, call.budget_number);
+        const double t = index.number(call.temperature, call.temperature_number);
+        Bracket<T> band{T(kNaN), T(kNaN), 0, 0};
+        T guess;
+        Threshold found;
+        const bool is_placed = sample_band(row, k, t, &band, &guess);
+        T* pair = reinterpret_cast<T*>(call.threshold) + 2 * index.flat;
+        pair[0] = is_placed ? band.left : T(kNaN);
+        pair[1] = is_placed ? band.right : T(kNaN);
+        call.passes[index.flat] = is_placed && solve_in_band(row, band, guess, k, t, &found);
+    });
+}
+
 }  // namespace
 
 constexpr int64_t kOutOfMemory = -2;
@@ -183,6 +202,15 @@ LAPSUM_EXPORT int64_t lapsum_forward(const Call* call) try {
 // Gradients for scores, budget and temperature. Returns -1 or kOutOfMemory.
 LAPSUM_EXPORT int64_t lapsum_backward(const Call* call) try {
     call->dtype == kFloat64 ? backward<double>(*call) : backward<float>(*call);
+    return -1;
+} catch (const std::bad_alloc&) {
+    return kOutOfMemory;
+}
+
+// The bands that samples place, into `threshold`, and whether each held, into `passes`; soft rows of
+// at least kBandFrom scores. Returns -1 or kOutOfMemory.
+LAPSUM_EXPORT int64_t lapsum_sample_bands(const Call* call) try {
+    call->dtype == kFloat64 ? sample_bands<double>(*call) : sample_bands<float>(*call);
     return -1;
 } catch (const std::bad_alloc&) {
     return kOutOfMemory;

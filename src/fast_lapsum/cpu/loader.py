@@ -52,8 +52,12 @@ def _load() -> tuple[ctypes.CDLL | None, str | None]:
     except OSError as error:
         return None, f"the C++ kernel could not be loaded: {error}"
     loaded.lapsum_instruction_set.restype = ctypes.c_char_p
-    for name in ("lapsum_has_threads", "lapsum_call_size", "lapsum_forward", "lapsum_backward"):
-        getattr(loaded, name).restype = ctypes.c_int64
-    for name in ("lapsum_forward", "lapsum_backward"):
+    calls = ("lapsum_forward", "lapsum_backward", "lapsum_sample_bands")
+    try:
+        for name in ("lapsum_has_threads", "lapsum_call_size", *calls):
+            getattr(loaded, name).restype = ctypes.c_int64
+    except AttributeError as error:
+        return None, f"the C++ kernel is from another version of fast-lapsum; reinstall: {error}"
+    for name in calls:
         getattr(loaded, name).argtypes = [ctypes.c_char_p]
     return loaded, None

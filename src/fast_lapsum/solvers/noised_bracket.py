@@ -128,12 +128,12 @@ def _solve_row(
     covered: bool | None = None
     widenings, fell_back = 0, False
     if options.validated:
-        side = _missed_side(scores, left, right, budget, temperature)
+        side = missed_side(scores, left, right, budget, temperature)
         covered = side == 0
         while side != 0 and widenings < options.max_widenings:
             left, right = _widened(left, right, side, temperature)
             widenings += 1
-            side = _missed_side(scores, left, right, budget, temperature)
+            side = missed_side(scores, left, right, budget, temperature)
         fell_back = side != 0
         left, right = prior if fell_back else (left, right)
 
@@ -201,7 +201,7 @@ def _draw(scores: Tensor, options: BracketOptions, generator: torch.Generator) -
     return scores[offset::stride]
 
 
-def _missed_side(
+def missed_side(
     scores: Tensor, left: Tensor, right: Tensor, budget: Tensor, temperature: Tensor
 ) -> int:
     """0 if the certificate LapSum(a_R) <= k <= LapSum(a_L) holds, 1 if b > a_R, -1 if b < a_L."""

@@ -25,6 +25,7 @@ MODULES = (
     "colt5",
     "hard",
     "published",
+    "published_sorting",
 )
 
 

@@ -8,25 +8,30 @@
 - difftopk 0.2 (the same authors, "Differentiable Top-k Classification Learning", ICML 2022):
   ``DiffTopkNet`` returns those k columns alone, [B, n, k]. Without torch-sparse.
 
-Both networks are bitonic where n is a power of two, else odd-even with n layers; they are built in
-float32, in dense n x n matrices, once for each n. Their columns sum to 1, so the mask sums to k.
+Both networks are bitonic, in dense float32 matrices: some log2(n)^2 / 2 layers of 2 n^2 numbers,
+built once for a size. Rows are padded to a power of two with scores so low that no soft swap sees
+them; an odd-even network, the alternative for other n, has n layers. The columns of P sum to 1, so
+the mask sums to k.
 
-Left out: torchsort has soft ranks and soft sorted values and no mask; the projection behind them is
-the peer "Sparse top-k (PAV)". SoftTorch (Python >= 3.12) reaches its soft indices by NeuralSort,
-SoftSort or optimal transport, which are peers already, and SoftJAX is the same for JAX.
+torchsort, softtorch and softjax are in ``published_sorting``.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import warnings
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from .protocol import Peer, check_budget, whole_budget
+
+#: In temperatures: a soft swap across it is hard, as e^-200 is 0 in float32.
+PADDING_GAP = 200.0
 
 
 def _needs(module: str, attribute: str) -> Callable[[], str | None]:
@@ -35,7 +40,13 @@ def _needs(module: str, attribute: str) -> Callable[[], str | None]:
     def reason() -> str | None:
         if importlib.util.find_spec(module) is None:
             return f"{module} is not installed (pip install {module})"
-        if not hasattr(importlib.import_module(module), attribute):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # about dependencies of theirs
+                package = importlib.import_module(module)
+        except ImportError as error:
+            return f"{module} is installed and cannot be imported: {error}"
+        if not hasattr(package, attribute):
             return f"the installed {module} has no {attribute}; a newer one has"
         return None
 
@@ -54,8 +65,10 @@ def sorting_network(scores: Tensor, k: float, temperature: float) -> Tensor:
     """The mask of every row of scores [B, n], by diffsort."""
     n = scores.shape[-1]
     budget = whole_budget(k, n, least=1)
-    _, columns = _diffsort_net(n, temperature, str(scores.device))(scores.float())
-    mask: Tensor = columns[:, :, n - budget :].sum(-1)
+    padded = _padded(scores.float(), temperature)
+    size = padded.shape[-1]
+    _, columns = _diffsort_net(size, temperature, str(scores.device))(padded)
+    mask: Tensor = columns[:, :n, size - budget :].sum(-1)
     return mask.to(scores.dtype)
 
 
@@ -63,27 +76,33 @@ def topk_network(scores: Tensor, k: float, temperature: float) -> Tensor:
     """The mask of every row of scores [B, n], by difftopk."""
     n = scores.shape[-1]
     budget = whole_budget(k, n, least=1)
-    _, columns = _difftopk_net(n, budget, temperature, str(scores.device))(scores.float())
-    mask: Tensor = columns.sum(-1)
+    padded = _padded(scores.float(), temperature)
+    network = _difftopk_net(padded.shape[-1], budget, temperature, str(scores.device))
+    _, columns = network(padded)
+    mask: Tensor = columns[:, :n].sum(-1)
     return mask.to(scores.dtype)
 
 
-@lru_cache(maxsize=4)
+def _padded(scores: Tensor, temperature: float) -> Tensor:
+    """Scores [B, n] and others below them, together a power of two."""
+    batch, n = scores.shape
+    size = max(2, 1 << (n - 1).bit_length())
+    lowest = scores.detach().amin(-1, keepdim=True) - PADDING_GAP * temperature
+    return torch.cat((scores, lowest.expand(batch, size - n)), -1)
+
+
+@lru_cache(maxsize=1)
 def _diffsort_net(n: int, temperature: float, device: str) -> Any:
     return importlib.import_module("diffsort").DiffSortNet(
-        _network(n), n, device=device, steepness=1 / temperature, distribution="logistic"
+        "bitonic", n, device=device, steepness=1 / temperature, distribution="logistic"
     )
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=1)
 def _difftopk_net(n: int, k: int, temperature: float, device: str) -> Any:
     return importlib.import_module("difftopk").DiffTopkNet(
-        _network(n), n, k, device=device, steepness=1 / temperature, distribution="logistic"
+        "bitonic", n, k, device=device, steepness=1 / temperature, distribution="logistic"
     )
-
-
-def _network(n: int) -> str:
-    return "bitonic" if n & (n - 1) == 0 else "odd_even"
 
 
 PEERS = (
@@ -103,7 +122,7 @@ PEERS = (
         "Scalable Sorting and Ranking Supervision, ICML; the package diffsort",
         function=sorting_network,
         exact_budget=True,
-        memory="O(n^2)",
+        memory="O(n^2 log^2 n)",
         temperature="The steepness of a soft swap is 1 / t.",
         available=_needs("diffsort", "DiffSortNet"),
     ),
@@ -113,7 +132,7 @@ PEERS = (
         "Learning, ICML; the package difftopk",
         function=topk_network,
         exact_budget=True,
-        memory="O(n^2)",
+        memory="O(n^2 log^2 n)",
         temperature="The steepness of a soft swap is 1 / t.",
         available=_needs("difftopk", "DiffTopkNet"),
     ),

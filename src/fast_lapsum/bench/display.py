@@ -1,0 +1,110 @@
+"""Progress of a run: a bar on a terminal, one line for each case elsewhere."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+
+from . import records
+from .runner import Row, Step
+from .tables import milliseconds
+
+
+def outcome(row: Row) -> str:
+    """What became of a case, in a few words.
+
+    >>> outcome({"status": "ok", "values": {"seconds": {"p50": 0.002}}})
+    '2 ms'
+    >>> outcome({"status": "timeout", "reason": "more than 20 s"})
+    'timeout, more than 20 s'
+    """
+    if row["status"] != "ok":
+        return f"{row['status']}, {row['reason']}"
+    timing = row["values"].get("seconds")
+    return "ok" if timing is None else milliseconds(timing["p50"])
+
+
+def duration(seconds: float) -> str:
+    """Minutes and seconds.
+
+    >>> duration(9.4), duration(75)
+    ('9 s', '1:15 min')
+    """
+    whole = round(seconds)
+    return f"{whole} s" if whole < 60 else f"{whole // 60}:{whole % 60:02} min"
+
+
+class Display:
+    """Shows the steps of one experiment."""
+
+    def __init__(self, console: Console, name: str) -> None:
+        self._console = console
+        self._name = name
+        self._start = time.monotonic()
+        self._measured = 0
+        # Few refreshes: they run on the cores that are being measured.
+        self._progress = Progress(
+            SpinnerColumn(),
+            MofNCompleteColumn(),
+            BarColumn(bar_width=20),
+            TimeElapsedColumn(),
+            TextColumn("{task.description}", markup=False),
+            console=console,
+            transient=True,
+            refresh_per_second=2,
+            disable=not console.is_terminal,
+        )
+        self._task = self._progress.add_task(f"{name}: starting", total=None)
+
+    def __enter__(self) -> Display:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._progress.stop()
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self._start
+
+    def step(self, step: Step) -> None:
+        """A case begins or is finished."""
+        place = f"{self._name}: {records.label(step.case.key)}"
+        if step.row is not None:
+            self._measured += 1
+            if not self._console.is_terminal:
+                times = duration(self.elapsed) + self._left(step)
+                self.line(f"{step.done}/{step.total} {place}: {outcome(step.row)}; {times}")
+        self._progress.update(
+            self._task,
+            completed=step.done,
+            total=step.total,
+            description=f"{place}{self._left(step)}",
+        )
+
+    def line(self, text: str) -> None:
+        """A line of its own."""
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def _left(self, step: Step) -> str:
+        """How long the rest may take, if it goes on like this."""
+        if not self._measured or step.done == step.total:
+            return ""
+        left = self.elapsed / self._measured * (step.total - step.done)
+        return f", about {duration(left)} left"

@@ -1,0 +1,64 @@
+"""``fast-lapsum report``: from results files to figures and a page."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from ..experiments import EXPERIMENTS
+from ..records import ResultsError
+from .load import load
+
+
+def report(
+    results: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Folders of results files, or single files.", show_default="results"),
+    ] = None,
+    out: Annotated[
+        Path, typer.Option(help="Where the page and the folder of figures go.", file_okay=False)
+    ] = Path("report"),
+    figures_only: Annotated[
+        bool, typer.Option("--figures-only", help="Figures for a README, without the page.")
+    ] = False,
+) -> None:
+    """Turn results files into figures (SVG and PNG) and one page that needs no network.
+
+    The page has every experiment with how it was measured, its figures, the paper's numbers beside
+    ours, and tables that sort. The same results give the same files, byte for byte.
+    """
+    errors = Console(stderr=True)
+    try:
+        devices = load(results or [Path("results")])
+    except ResultsError as error:
+        errors.print(f"[bold red]No report:[/] {escape(str(error))}", soft_wrap=True)
+        raise typer.Exit(1) from error
+    if find_spec("matplotlib") is None:
+        errors.print(
+            "[bold red]No report:[/] matplotlib is missing: pip install matplotlib numpy",
+            soft_wrap=True,
+        )
+        raise typer.Exit(1)
+    from .write import write
+
+    console = Console()
+    with console.status("drawing") as status:
+        made = write(
+            devices,
+            EXPERIMENTS,
+            out,
+            figures_only=figures_only,
+            report=lambda step: status.update(f"drawing {step}"),
+        )
+    console.print(
+        f"{sum(path.suffix == '.svg' for path in made)} figures, SVG and PNG: {out / 'figures'}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    if not figures_only:
+        console.print(f"Page: {out / 'index.html'}", highlight=False, soft_wrap=True)
