@@ -445,9 +445,16 @@ def _hard_cases(n: int) -> tuple[Tensor, Tensor, Tensor]:
     return scores, k, t
 
 
+def test_a_budget_just_below_the_whole_row() -> None:
+    """n - k is small against the rounding of N> - k: scores equal to a trial are counted first."""
+    row = DISTRIBUTIONS["normal"](1000, generator(1000)).float()[None]
+    k, t = torch.tensor([1000 - 1e-6]).double(), torch.tensor([1e-3]).double()
+    _check(row, k, t)
+
+
 @pytest.mark.parametrize(
     "change",
-    [{"capacity": 1}, {"capacity": 4}, {"rounds": 1}, {"capacity": 4, "rounds": 1}, {"rounds": 3}],
+    [{"capacity": 32}, {"rounds": 1}, {"capacity": 32, "rounds": 1}, {"rounds": 3}],
     ids=str,
 )
 def test_too_small_a_band_and_too_few_rounds(change: dict[str, int]) -> None:

@@ -81,7 +81,7 @@ def test_nothing_waits_for_the_device(n: int, no_sync: NoSync) -> None:
             raise AssertionError(f"{name} waits at n = {n}") from error
 
 
-@pytest.mark.parametrize("change", [{"capacity": 4}, {"rounds": 1}], ids=str)
+@pytest.mark.parametrize("change", [{"capacity": 64}, {"rounds": 1}], ids=str)
 def test_plans_that_fail(
     change: dict[str, int], no_sync: NoSync, monkeypatch: pytest.MonkeyPatch
 ) -> None:

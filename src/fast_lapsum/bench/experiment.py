@@ -29,6 +29,10 @@ class Settings(NamedTuple):
     seed: int
 
 
+#: What compiling the kernels of one call may take.
+COMPILE_SECONDS = 60.0
+
+
 class Case(NamedTuple):
     """One row of a results file."""
 
@@ -39,6 +43,8 @@ class Case(NamedTuple):
     #: Once a case of a chain has met a limit, or is seen to come near it, larger ones of the same
     #: chain are not tried; "" is no chain.
     chain: str = ""
+    #: Seconds beyond the limit that the first call may take, to compile what it runs.
+    patience: float = 0.0
 
 
 class Experiment(NamedTuple):
@@ -64,3 +70,8 @@ class Experiment(NamedTuple):
 
 class Unavailable(Exception):  # noqa: N818 - it is an answer, not a fault
     """A method is not installed, or cannot take this case; the message says why."""
+
+
+def patience(settings: Settings) -> float:
+    """For a case of this package's own kernels, which are compiled on a GPU."""
+    return 0.0 if settings.device == "cpu" else COMPILE_SECONDS

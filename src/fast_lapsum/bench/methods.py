@@ -21,6 +21,7 @@ OURS = Peer(
     exact_budget=True,
     memory="O(n)",
     temperature="t itself: the scale of the Laplace distribution",
+    compiles=True,
 )
 
 #: In the order of the tables.

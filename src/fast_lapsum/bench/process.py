@@ -54,7 +54,8 @@ class WorkerProcess:
         self._send(case._asdict())
         seconds = self._settings.seconds
         try:
-            answer = self._answers.get(timeout=seconds + self._grace)
+            grace = max(self._grace, case.patience)
+            answer = self._answers.get(timeout=seconds + grace)
         except Empty:
             self.stop()
             return {"status": "timeout", "reason": f"more than {seconds:g} s"}

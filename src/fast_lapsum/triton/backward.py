@@ -13,13 +13,14 @@ import triton
 import triton.language as tl
 
 from .primitives import (
-    await_launch,
     exponent_scale,
     load_scores,
+    load_tile,
+    load_values,
     offset,
     row_value,
     smallest_normal,
-    start_next_launch,
+    store_tile,
     tile_count,
     tile_of,
 )
@@ -166,14 +167,12 @@ def sums_backward(
     LARGEST: tl.constexpr,
     PER_ROW: tl.constexpr,
     BLOCK: tl.constexpr,
-    OVERLAP: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
     """The sums behind <g, q> and d t, one program's share.
 
     Without PER_ROW the shift is zero: where all e vanish, so does the gradient for the scores.
     """
-    start_next_launch(OVERLAP)
     pid = tl.program_id(0).to(tl.int64)
     row, program = pid // programs, (pid % programs).to(tl.int32)
     outer, inner = row // inner_count, row % inner_count
@@ -191,7 +190,6 @@ def sums_backward(
     grad_weight_u = tl.zeros((), tl.float64)
     total_shift = tl.full((), float("inf"), COMPUTE)
     tiles = tile_count(n, BLOCK)
-    lanes = tl.arange(0, BLOCK)
     for group in range(program, tiles, programs * TILES_PER_SUM):
         w_sums = tl.zeros((BLOCK,), COMPUTE)
         gw_sums = tl.zeros((BLOCK,), COMPUTE)
@@ -202,20 +200,10 @@ def sums_backward(
         last = tl.minimum(group + programs * TILES_PER_SUM, tiles)
         for tile in range(group, last, programs):
             first, count = tile_of(tile, n, BLOCK)
-            inside = lanes < count
-            r = load_scores(
-                scores,
-                mask,
-                first,
-                lanes,
-                inside,
-                scores_along,
-                mask_along,
-                LARGEST,
-                COMPUTE,
+            r = load_tile(
+                scores, mask, first, count, scores_along, mask_along, LARGEST, BLOCK, COMPUTE
             )
-            place = offset(first, lanes, grad_along)
-            g = tl.load(grad + place, mask=inside, other=0.0).to(COMPUTE)
+            g = load_values(grad, first, count, grad_along, BLOCK, COMPUTE)
             v, is_live = _exponent(r, hi, lo, inverse)
             g = tl.where(is_live, g, 0.0)
             distance = tl.where(is_live, tl.abs(v), float("inf"))
@@ -289,7 +277,6 @@ def scores_backward(
     LARGEST: tl.constexpr,
     BLOCK: tl.constexpr,
     LANES: tl.constexpr,
-    OVERLAP: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
     """Adds the sums up, in their order, and writes the gradient of one program's share."""
@@ -301,7 +288,6 @@ def scores_backward(
     lo = tl.load(threshold + 2 * row + 1)
     is_hard = (t < smallest_normal(COMPUTE)) | (hi == float("inf"))
     inverse = exponent_scale(t, COMPUTE)
-    await_launch(OVERLAP)
     lane = tl.arange(0, LANES)
     has_sums = lane < sum_programs
     every = sums + (row * sum_programs + lane) * SUMS
@@ -339,24 +325,10 @@ def scores_backward(
     if mask is not None:
         mask += outer * mask_outer + inner * mask_inner
     tiles = tile_count(n, BLOCK)
-    lanes = tl.arange(0, BLOCK)
     for step in range(program, tiles, programs):
         tile = tiles - 1 - step
         first, count = tile_of(tile, n, BLOCK)
-        inside = lanes < count
-        r = load_scores(
-            scores,
-            mask,
-            first,
-            lanes,
-            inside,
-            scores_along,
-            mask_along,
-            LARGEST,
-            COMPUTE,
-        )
-        place = offset(first, lanes, grad_along)
-        g = tl.load(grad + place, mask=inside, other=0.0).to(COMPUTE)
+        r = load_tile(scores, mask, first, count, scores_along, mask_along, LARGEST, BLOCK, COMPUTE)
+        g = load_values(grad, first, count, grad_along, BLOCK, COMPUTE)
         d = _score_gradient(r, g, hi, lo, inverse, mean_grad, half_over_t, is_hard, LARGEST)
-        place = offset(first, lanes, out_along)
-        tl.store(out + place, d.to(out.dtype.element_ty), mask=inside)
+        store_tile(out, first, count, out_along, d, BLOCK)

@@ -462,7 +462,6 @@ def backward(
             call = None
             if default:
                 call = _key("sums", n, group, flat, (*views, *d_views, pairs), largest, device)
-            overlap = _overlaps(scores.device)
             relaunch.launch(
                 call and (*call, "sums"),
                 sums_backward,
@@ -485,10 +484,10 @@ def backward(
                     "LARGEST": largest,
                     "PER_ROW": per_row,
                     "BLOCK": settings.sums_tile,
-                    "OVERLAP": overlap,
                     "COMPUTE": compute,
                 },
                 num_warps=settings.warps,
+                maxnreg=settings.sums_registers,
             )
             relaunch.launch(
                 call and (*call, "scores"),
@@ -516,11 +515,9 @@ def backward(
                     "LARGEST": largest,
                     "BLOCK": settings.write_tile,
                     "LANES": _power_of_two(summing),
-                    "OVERLAP": overlap,
                     "COMPUTE": compute,
                 },
                 num_warps=settings.warps,
-                launch_pdl=overlap,
             )
     if not per_row:
         return out, None, None

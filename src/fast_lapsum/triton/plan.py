@@ -13,6 +13,7 @@ from .primitives import (
     VANISHED,
     exponent_scale,
     largest_finite,
+    logit,
     middle_float,
     model_factor,
     smallest_normal,
@@ -38,17 +39,48 @@ def _tolerance(COMPUTE: tl.constexpr):
 
 
 @triton.jit
-def _by_mass(wanted, mass_lower, mass_centre, mass_upper, lower, centre, upper):
-    """Where the mass is ``wanted``, by the parabola through three trials, or a straight line."""
-    slope_lower = (lower - centre) / (mass_lower - mass_centre)
-    slope_upper = (upper - centre) / (mass_upper - mass_centre)
-    bend = (slope_lower - slope_upper) / (mass_lower - mass_upper)
-    from_centre = wanted - mass_centre
-    # Both are negative.
-    is_even = (slope_lower > 2 * slope_upper) & (slope_upper > 2 * slope_lower)
-    parabola = from_centre * (slope_upper + (wanted - mass_upper) * bend)
-    line = from_centre * tl.where(from_centre > 0, slope_lower, slope_upper)
-    return centre + tl.where(is_even, parabola, line)
+def _differences(x, trials):
+    """Newton's divided differences of the trials b over x, the middle three first."""
+    x_0, x_1, x_2, x_3, x_4 = x
+    b_0, b_1, b_2, b_3, b_4 = trials
+    d_12 = (b_2 - b_1) / (x_2 - x_1)
+    d_23 = (b_3 - b_2) / (x_3 - x_2)
+    d_30 = (b_0 - b_3) / (x_0 - x_3)
+    d_04 = (b_4 - b_0) / (x_4 - x_0)
+    d_123 = (d_23 - d_12) / (x_3 - x_1)
+    d_230 = (d_30 - d_23) / (x_0 - x_2)
+    d_304 = (d_04 - d_30) / (x_4 - x_3)
+    d_1230 = (d_230 - d_123) / (x_0 - x_1)
+    d_2304 = (d_304 - d_230) / (x_4 - x_2)
+    return d_12, d_123, d_1230, (d_2304 - d_1230) / (x_4 - x_1)
+
+
+@triton.jit
+def _by_mass(wanted, count, masses, x, trials, differences):
+    """Where the mass is ``wanted``, and how sure: by the polynomial through the five trials.
+
+    b is taken over the logit of the mass, in which the tails of most distributions are nearly
+    straight. The last term is what the fifth trial changes. A polynomial that leaves its two
+    neighbouring trials is no good (plateaus, clusters), and nothing is sure but those two.
+    """
+    _, m_1, m_2, m_3, _ = masses
+    x_0, x_1, x_2, x_3, _ = x
+    b_0, b_1, b_2, b_3, b_4 = trials
+    first, second, third, fourth = differences
+    y = logit(wanted, count)
+    product = (y - x_1) * (y - x_2)
+    cubic = b_1 + first * (y - x_1) + second * product + third * product * (y - x_3)
+    last = fourth * product * (y - x_3) * (y - x_0)
+    found = cubic + last
+    left = tl.where(
+        wanted > m_1, b_0, tl.where(wanted > m_2, b_1, tl.where(wanted > m_3, b_2, b_3))
+    )
+    right = tl.where(
+        wanted > m_1, b_1, tl.where(wanted > m_2, b_2, tl.where(wanted > m_3, b_3, b_4))
+    )
+    is_inside = (left <= found) & (found <= right)
+    middle = left * 0.5 + right * 0.5
+    return tl.where(is_inside, found, middle), tl.where(is_inside, tl.abs(last), right - left)
 
 
 @triton.jit
@@ -90,7 +122,9 @@ def plan(samples, k, t, n, programs, chunks, capacity, LANES: tl.constexpr, COMP
     mass = above + (sum_below - sum_above) / 2
     phi = (sum_below + sum_above) / 2
     variance = tl.maximum(squares - mass * mass / chunks, 0.0)
-    margin = DEVIATIONS * tl.sqrt(variance) + 1
+    # A sample of much of the row errs less: what it leaves out is what can surprise.
+    left_out = tl.maximum(1 - 1 / to_row, 0.25)
+    margin = DEVIATIONS * tl.sqrt(variance * left_out) + 1
     limit = largest_finite(COMPUTE)
     # The model's step is short by a sixth of its cube: let that be small against the margin.
     ratio = (tl.abs(mass - share) + margin) / phi
@@ -100,20 +134,22 @@ def plan(samples, k, t, n, programs, chunks, capacity, LANES: tl.constexpr, COMP
         lo = centre + scale * tl.log(model_factor(over - margin, sum_below, sum_above))
         hi = centre + scale * tl.log(model_factor(over + margin, sum_below, sum_above))
     else:
-        # The parabola through the three trials around the root.
-        inner_lower = inner_trial(lower, centre)
-        inner_upper = inner_trial(upper, centre)
-        is_low = share > mass_1
-        is_high = share < mass_3
-        m_0 = tl.where(is_low, mass_0, tl.where(is_high, mass, mass_1))
-        m_1 = tl.where(is_low, mass_1, tl.where(is_high, mass_3, mass))
-        m_2 = tl.where(is_low, mass, tl.where(is_high, mass_4, mass_3))
-        b_0 = tl.where(is_low, lower, tl.where(is_high, centre, inner_lower))
-        b_1 = tl.where(is_low, inner_lower, tl.where(is_high, inner_upper, centre))
-        b_2 = tl.where(is_low, centre, tl.where(is_high, upper, inner_upper))
-        b = _by_mass(share, m_0, m_1, m_2, b_0, b_1, b_2)
-        lo = _by_mass(share + margin, m_0, m_1, m_2, b_0, b_1, b_2)
-        hi = _by_mass(share - margin, m_0, m_1, m_2, b_0, b_1, b_2)
+        count = (chunks * CHUNK).to(COMPUTE)
+        masses = (mass_0, mass_1, mass, mass_3, mass_4)
+        x = (
+            logit(mass_0, count),
+            logit(mass_1, count),
+            logit(mass, count),
+            logit(mass_3, count),
+            logit(mass_4, count),
+        )
+        trials = (lower, inner_trial(lower, centre), centre, inner_trial(upper, centre), upper)
+        differences = _differences(x, trials)
+        b, _ = _by_mass(share, count, masses, x, trials, differences)
+        lo, unsure = _by_mass(share + margin, count, masses, x, trials, differences)
+        lo -= unsure
+        hi, unsure = _by_mass(share - margin, count, masses, x, trials, differences)
+        hi += unsure
     b = tl.where((lower <= b) & (b <= upper), b, centre)
     known_lo = tl.where(lo >= lower, lo, lower)
     known_hi = tl.where(hi <= upper, hi, upper)

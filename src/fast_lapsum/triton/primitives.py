@@ -146,6 +146,18 @@ def load_tile(
 
 
 @triton.jit
+def load_values(values, first, count, stride, BLOCK: tl.constexpr, COMPUTE: tl.constexpr):
+    """A tile of anything else, 0 beyond the row; wide loads for a whole one."""
+    lanes = tl.arange(0, BLOCK)
+    place = offset(first, lanes, stride)
+    if count == BLOCK:
+        found = tl.load(values + place)
+    else:
+        found = tl.load(values + place, mask=lanes < count, other=0.0)
+    return found.to(COMPUTE)
+
+
+@triton.jit
 def store_tile(out, first, count, stride, values, BLOCK: tl.constexpr):
     """A tile of results; wide stores for a whole one."""
     lanes = tl.arange(0, BLOCK)

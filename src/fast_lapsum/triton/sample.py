@@ -18,12 +18,13 @@ from .primitives import (
     exponent_scale,
     first_guess,
     load_scores,
+    middle_float,
     model_factor,
     prior_bracket,
     row_value,
     start_next_launch,
 )
-from .solve import approach, select_rank
+from .solve import approach, interpolate, select_rank
 
 #: Values that a program leaves: masses at the four outer trials, N>, S<, S> at the middle one, sum
 #: of squared chunk masses, scores between the outermost trials; then lowest, middle, highest trial.
@@ -31,7 +32,9 @@ SAMPLE_FIELDS = tl.constexpr(12)
 #: Scores in a chunk: one 32-byte sector of float32.
 CHUNK = tl.constexpr(8)
 #: Half the width of the sample's band, in standard errors.
-DEVIATIONS = tl.constexpr(3.5)
+DEVIATIONS = tl.constexpr(4.5)
+#: More looks at the small sample than the first, to find its middle trial.
+MOST_TRIES = tl.constexpr(8)
 
 
 @triton.jit
@@ -88,6 +91,44 @@ def _add_fields(a0, a1, a2, a3, a4, a5, a6, a7, b0, b1, b2, b3, b4, b5, b6, b7):
 
 
 @triton.jit
+def _spread(r, b, inverse, COMPUTE: tl.constexpr):
+    """N>, S<=, S> at b, and the sum of squared masses, which tells the sample's error."""
+    e = decay(r - b, inverse)
+    is_above = r > b
+    p = tl.where(is_above, 1 - 0.5 * e, 0.5 * e)
+    return tl.reduce(
+        (is_above.to(COMPUTE), tl.where(is_above, 0.0, e), tl.where(is_above, e, 0.0), p * p),
+        0,
+        _add_squares,
+    )
+
+
+@triton.jit
+def _margin(squares, mass, SINGLES: tl.constexpr):
+    """Wider than the sample's own band: the large sample should find the root within it."""
+    return 5 * tl.sqrt(tl.maximum(squares - mass * mass / SINGLES, 0.0)) + 2
+
+
+@triton.jit
+def _add_masses(a0, a1, b0, b1):
+    return a0 + b0, a1 + b1
+
+
+@triton.jit
+def _distance(by_model, reach, near_by, margin, half_window):
+    """How far away the mass may be off by the margin: the model's step, or by ranks, if longer."""
+    by_rank = tl.minimum(reach / tl.maximum(near_by, 0.25 * margin), half_window)
+    is_longer = (by_model > by_rank) & (by_model < float("inf"))
+    return tl.where(is_longer, by_model, by_rank)
+
+
+@triton.jit
+def _correction(found, margin):
+    """Factor for a distance at which the mass was off by ``found`` and not by the margin."""
+    return 1.1 * tl.minimum(tl.maximum(margin / tl.maximum(found, 0.1 * margin), 0.5), 3.0)
+
+
+@triton.jit
 def inner_trial(outer, centre):
     """A trial between the middle one and an outer one, nearer to the middle."""
     return centre + 0.35 * (outer - centre)
@@ -133,37 +174,52 @@ def _trials(r, k, t, origin, SINGLES: tl.constexpr, COMPUTE: tl.constexpr):
         mass = k.to(COMPUTE)
         left, right = prior_bracket(lowest, highest, remaining, finite, t, COMPUTE)
         guess, error = first_guess(origin, mean, square, remaining, finite, t, COMPUTE)
-        _, centre, _, spacing, left, right, _, _ = approach(
+        _, centre, _, spacing, left, right, mass_left, mass_right = approach(
             r, k, t, guess, error, left, right, count - 0.5, 0.5 + 0.0 * count, 1, COMPUTE
         )
         centre = tl.where((left <= centre) & (centre <= right), centre, guess)
-        e = decay(r - centre, inverse)
-        is_above = r > centre
-        p = tl.where(is_above, 1 - 0.5 * e, 0.5 * e)
-        terms = (
-            is_above.to(COMPUTE),
-            tl.where(is_above, 0.0, e),
-            tl.where(is_above, e, 0.0),
-            p * p,
-        )
-        above, sum_below, sum_above, squares = tl.reduce(terms, 0, _add_squares)
-        variance = tl.maximum(squares - mass * mass / SINGLES, 0.0)
-        # Wider than the sample's own band: the large sample should find the root between them.
-        margin = 5 * tl.sqrt(variance) + 2
+        above, sum_below, sum_above, squares = _spread(r, centre, inverse, COMPUTE)
+        found = above + 0.5 * (sum_below - sum_above)
+        margin = _margin(squares, found, SINGLES)
+        tries = 0
+        # Heavy tails spoil the guess. Ties may keep the mass from ever being right.
+        while (tl.abs(found - mass) > 0.2 * margin) & (tries < MOST_TRIES):
+            tries += 1
+            rising = found > mass
+            left = tl.where(rising, centre, left)
+            right = tl.where(rising, right, centre)
+            mass_left = tl.where(rising, found, mass_left)
+            mass_right = tl.where(rising, mass_right, found)
+            if tries % 3 == 0:
+                centre = middle_float(left, right, COMPUTE)
+            else:
+                centre = interpolate(left, right, mass_left, mass_right, mass, count)
+            above, sum_below, sum_above, squares = _spread(r, centre, inverse, COMPUTE)
+            found = above + 0.5 * (sum_below - sum_above)
+            margin = _margin(squares, found, SINGLES)
+        over = above - mass
+        to_lower = -scale * tl.log(model_factor(over - margin, sum_below, sum_above))
+        to_upper = scale * tl.log(model_factor(over + margin, sum_below, sum_above))
         if margin <= 0.25 * (sum_below + sum_above):
-            over = above - mass
-            lower = scale * tl.log(model_factor(over - margin, sum_below, sum_above))
-            upper = scale * tl.log(model_factor(over + margin, sum_below, sum_above))
-            lower = centre + 1.2 * lower
-            upper = centre + 1.2 * upper
+            lower = centre - 1.2 * to_lower
+            upper = centre + 1.2 * to_upper
         else:
+            # The model's steps are short here. Ranks tell how far it may be, and the masses there
+            # how far it is.
             per_score = error / tl.sqrt(tl.minimum(mass, count - mass) + 1)
             per_score = tl.where(spacing > 0, spacing, per_score)
             half_window = 2 * margin * per_score + scale
             above, _, _, beyond, within = look_around(r, centre, half_window, inverse, COMPUTE)
             reach = half_window * margin
-            lower = centre - reach / tl.maximum(within - above, 0.25 * margin) - 2 * scale
-            upper = centre + reach / tl.maximum(above - beyond, 0.25 * margin) + 2 * scale
+            to_lower = _distance(to_lower, reach, within - above, margin, half_window)
+            to_upper = _distance(to_upper, reach, above - beyond, margin, half_window)
+            mass_lower, mass_upper = tl.reduce(
+                (_masses(r, centre - to_lower, inverse), _masses(r, centre + to_upper, inverse)),
+                0,
+                _add_masses,
+            )
+            lower = centre - to_lower * _correction(mass_lower - mass, margin)
+            upper = centre + to_upper * _correction(mass - mass_upper, margin)
         if mass + margin >= count - 1:
             lower = tl.minimum(lower, lowest - 40 * scale)
         if mass <= margin + 1:

@@ -113,10 +113,12 @@ def iterate(
             higher += out_sum_above * tl.exp2((b - hi) * inverse).to(tl.float64)
         over = _over(above, out_above, k, HOLDS, COMPUTE)
         excess = (over + 0.5 * (at + below - higher)).to(COMPUTE)
-        at = at.to(COMPUTE)
         rising = excess >= 0  # the root is at b or above it
-        # Scores equal to b belong to the side that the root leaves behind.
-        count_excess = over.to(COMPUTE) + tl.where(rising, 0.0, at)
+        # Scores equal to b belong to the side that the root leaves behind. They are counted before
+        # k is taken off: n - k may be small against the rounding of N> - k.
+        not_below = above + tl.where(rising, 0.0, at)
+        count_excess = _over(not_below, out_above, k, HOLDS, COMPUTE).to(COMPUTE)
+        at = at.to(COMPUTE)
         sum_below = below.to(COMPUTE) + tl.where(rising, at, 0.0)
         sum_above = higher.to(COMPUTE) + tl.where(rising, 0.0, at)
         sum_below = tl.where(sum_below < vanished, 0.0, sum_below)

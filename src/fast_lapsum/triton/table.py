@@ -27,6 +27,7 @@ class Streaming(NamedTuple):
     mask_warps: int = 8
     sums_tile: int = 2048  # of the backward's first launch
     sums_programs_per_core: int = 4
+    sums_registers: int = 64  # so many programs at once
     write_tile: int = 2048  # of the backward's second launch
     write_programs_per_core: int = 8
     singles: int = 1024  # scores of the small sample

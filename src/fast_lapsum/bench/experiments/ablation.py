@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.table import Table
 
-from ..experiment import Case, Experiment, Record, Settings
+from ..experiment import Case, Experiment, Record, Settings, patience
 from ..paper import PAPER
 from .rendering import grid_table, milliseconds_text, time_cell
 from .variants import METHOD, VARIANTS, Problem, forward_values
@@ -20,7 +20,11 @@ QUICK_LONGEST = 4096
 def cases(settings: Settings) -> list[Case]:
     """Every variant at every shape."""
     return [
-        Case({"table": label, "B": batch, "n": n, "variant": variant}, batch * n)
+        Case(
+            {"table": label, "B": batch, "n": n, "variant": variant},
+            batch * n,
+            patience=patience(settings),
+        )
         for label, (batch, sizes) in SHAPES.items()
         for n in sizes
         if batch * n <= settings.max_n and (n <= QUICK_LONGEST or not settings.quick)

@@ -11,7 +11,7 @@ from ..methods import METHODS
 from ..paper import PAPER
 from .inputs import normal_inputs
 from .rendering import grid_table
-from .selection import TEMPERATURE, first_call, mass_of, sixteenth, usable
+from .selection import TEMPERATURE, first_call, mass_of, method_patience, sixteenth, usable
 
 SIZES = (1000, 10_000, 100_000, 1_000_000, 10_000_000)
 QUICK_SIZES = SIZES[:2]
@@ -20,7 +20,7 @@ QUICK_SIZES = SIZES[:2]
 def cases(settings: Settings) -> list[Case]:
     """Every method at every size."""
     return [
-        Case({"method": name, "n": n}, n, chain=name)
+        Case({"method": name, "n": n}, n, chain=name, patience=method_patience(name, settings))
         for n in (QUICK_SIZES if settings.quick else SIZES)
         if n <= settings.max_n
         for name in METHODS

@@ -12,7 +12,7 @@ from ..paper import PAPER
 from .clock import timed
 from .inputs import normal_inputs
 from .rendering import grid_table, milliseconds_text, time_cell
-from .selection import FORWARD_BACKWARD, checked_call, usable
+from .selection import FORWARD_BACKWARD, checked_call, method_patience, usable
 
 SIZES = (10, 100, 1000, 10_000, 100_000, 1_000_000, 3_000_000, 10_000_000, 100_000_000)
 QUICK_SIZES = SIZES[:4]
@@ -21,7 +21,7 @@ QUICK_SIZES = SIZES[:4]
 def cases(settings: Settings) -> list[Case]:
     """Every method that has a gradient, at every size."""
     return [
-        Case({"method": name, "n": n}, n, chain=name)
+        Case({"method": name, "n": n}, n, chain=name, patience=method_patience(name, settings))
         for n in (QUICK_SIZES if settings.quick else SIZES)
         if n <= settings.max_n
         for name, method in METHODS.items()

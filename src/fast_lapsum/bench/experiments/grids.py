@@ -8,7 +8,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from ..experiment import Case, Record, Settings
+from ..experiment import Case, Record, Settings, patience
 from ..paper import MACHINE, PAPER
 from .rendering import milliseconds_text, status_text, time_cell
 from .variants import VARIANTS, Problem
@@ -43,7 +43,8 @@ def grid_cases(label: str, settings: Settings) -> list[Case]:
         problems_of[sweep] = seen + 1
         problem = {"B": batch, "n": n, "k": k, "temperature": float(printed["temperature"])}
         cases += [
-            Case({"sweep": sweep, **problem, "variant": variant}, size) for variant in VARIANTS
+            Case({"sweep": sweep, **problem, "variant": variant}, size, patience=patience(settings))
+            for variant in VARIANTS
         ]
     return cases
 

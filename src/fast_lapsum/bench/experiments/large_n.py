@@ -9,7 +9,7 @@ from rich.table import Table
 from fast_lapsum import soft_topk
 from fast_lapsum.functional import SolverName
 
-from ..experiment import Case, Experiment, Record, Settings
+from ..experiment import Case, Experiment, Record, Settings, patience
 from ..methods import OURS
 from ..paper import PAPER
 from .clock import timed
@@ -30,7 +30,7 @@ QUICK_SIZES = (100_000, 1_000_000)
 def cases(settings: Settings) -> list[Case]:
     """Every solver at every size."""
     return [
-        Case({"solver": name, "n": n}, n, chain=name)
+        Case({"solver": name, "n": n}, n, chain=name, patience=patience(settings))
         for n in (QUICK_SIZES if settings.quick else SIZES)
         if n <= settings.max_n
         for name in SOLVERS

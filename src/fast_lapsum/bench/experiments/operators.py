@@ -12,7 +12,7 @@ from ..paper import PAPER
 from .clock import timed
 from .inputs import normal_inputs
 from .rendering import grid_table, milliseconds_text, time_cell
-from .selection import FORWARD, FORWARD_BACKWARD, checked_call, sixteenth, usable
+from .selection import FORWARD, FORWARD_BACKWARD, checked_call, method_patience, sixteenth, usable
 
 PASSES = (FORWARD, FORWARD_BACKWARD)
 SIZES = tuple(10**power for power in range(1, 9))
@@ -23,7 +23,12 @@ _FIGURES = {FORWARD: "fig:baseline-plot", FORWARD_BACKWARD: "fig:baseline-plot-f
 def cases(settings: Settings) -> list[Case]:
     """Every method at every size, both ways."""
     return [
-        Case({"method": name, "pass": passes, "n": n}, n, chain=f"{name}, {passes}")
+        Case(
+            {"method": name, "pass": passes, "n": n},
+            n,
+            chain=f"{name}, {passes}",
+            patience=method_patience(name, settings),
+        )
         for n in (QUICK_SIZES if settings.quick else SIZES)
         if n <= settings.max_n
         for passes in PASSES

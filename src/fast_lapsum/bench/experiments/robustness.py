@@ -13,7 +13,7 @@ from rich.text import Text
 
 from fast_lapsum import threshold
 
-from ..experiment import Case, Experiment, Record, Settings
+from ..experiment import Case, Experiment, Record, Settings, patience
 from ..paper import MACHINE, PAPER
 from .budget import error_text
 from .distributions import DISTRIBUTIONS
@@ -38,7 +38,7 @@ SEED_STRIDE = 1_000_003
 def cases(settings: Settings) -> list[Case]:
     """Both samplers on every input at every size."""
     return [
-        Case({"distribution": name, "n": n, "sampler": sampler}, n)
+        Case({"distribution": name, "n": n, "sampler": sampler}, n, patience=patience(settings))
         for n in (SIZES[:1] if settings.quick else SIZES)
         if n <= settings.max_n
         for name in DISTRIBUTIONS
@@ -84,6 +84,8 @@ def _trials(case: Case, settings: Settings) -> Iterator[Trial]:
             yield paper_trial(scores, k, TEMPERATURE, true, generator)
         if number:
             longest = max(longest, time.perf_counter() - began)
+        else:
+            start = time.perf_counter()
 
 
 def tables(record: Record) -> list[Table]:

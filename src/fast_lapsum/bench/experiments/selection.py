@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from ..experiment import Unavailable
+from ..experiment import COMPILE_SECONDS, Settings, Unavailable, patience
 from ..methods import METHODS, OURS
 from ..peers.protocol import Peer
 
@@ -49,6 +49,13 @@ def usable(name: str, passes: str = FORWARD) -> Peer:
     if reason is not None:
         raise Unavailable(reason)
     return method
+
+
+def method_patience(name: str, settings: Settings) -> float:
+    """What a first call may take beyond the limit: ours compiles on a GPU, JAX anywhere."""
+    if name == OURS.name:
+        return patience(settings)
+    return COMPILE_SECONDS if METHODS[name].compiles else 0.0
 
 
 def first_call(call: Callable[[], Result]) -> Result:

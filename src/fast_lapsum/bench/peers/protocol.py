@@ -31,6 +31,8 @@ class Peer(NamedTuple):
     #: One sentence: how the temperature maps to the method's own knob.
     temperature: str
     differentiable: bool = True
+    #: Whether the first call of a size compiles, on a GPU or anywhere.
+    compiles: bool = False
     #: None where the peer can run, else the reason why not.
     available: Callable[[], str | None] = always
 

@@ -152,6 +152,7 @@ PEERS = (
         exact_budget=True,
         memory="O(n k)",
         temperature="The softness is t, which divides gaps between scores.",
+        compiles=True,
         available=_needs("softjax", "top_k"),
     ),
 )
