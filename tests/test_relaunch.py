@@ -107,3 +107,156 @@ def test_kept_kernels_do_not_grow_without_end(
     for key in range(10):
         _launch(function, key)
     assert len(relaunch._compiled) <= 3
+
+
+# Recipes: a call of several launches, kept whole
+
+
+class Watched:
+    """A kernel of launch.py that launches nothing; its launches and relaunches are written down."""
+
+    def __init__(
+        self, name: str, real: Any, diary: list[tuple[str, bool, tuple[Any, ...]]]
+    ) -> None:
+        self.name, self.arg_names, self.diary = name, list(real.arg_names), diary
+        self.function, self.packed_metadata = f"{name} compiled", "metadata"
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        def launch(*arguments: Any, **named: Any) -> Watched:
+            constants = tuple(named[x] for x in self.arg_names[len(arguments) :])
+            values = (*arguments, *constants)
+            addresses = (x.data_ptr() if isinstance(x, torch.Tensor) else x for x in values)
+            self.diary.append((self.name, False, (grid[0], *addresses)))
+            return self
+
+        return launch
+
+    def run(self, *values: Any) -> None:
+        programs, one, other, stream, function, metadata, *hooks = values[:9]
+        assert (one, other, stream, function) == (1, 1, 7, self.function)
+        assert (metadata, hooks) == ("metadata", [None] * 3)
+        assert len(values[9:]) == len(self.arg_names)
+        self.diary.append((self.name, True, (programs, *values[9:])))
+
+
+@pytest.fixture
+def diary(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool, tuple[Any, ...]]]:
+    from triton.runtime import JITFunction
+
+    from fast_lapsum.triton import launch
+
+    written: list[tuple[str, bool, tuple[Any, ...]]] = []
+    for name, value in list(vars(launch).items()):
+        if isinstance(value, JITFunction):
+            monkeypatch.setattr(launch, name, Watched(name, value, written))
+    monkeypatch.setattr(launch, "_cores", lambda device: 132)
+    monkeypatch.setattr(launch, "_overlaps", lambda device: True)
+    for name, value in {"_recipes": {}, "_compiled": {}, "_is_known": True}.items():
+        monkeypatch.setattr(relaunch, name, value)
+    monkeypatch.setattr(relaunch, "_device", lambda: None)  # the "device" of a CPU tensor
+    monkeypatch.setattr(relaunch, "_stream", lambda device: 7)
+    monkeypatch.setattr(relaunch, "_has_hooks", lambda: False)
+    return written
+
+
+def _told(entries: list[Any], named: dict[str, torch.Tensor]) -> list[Any]:
+    """Launches with addresses as (tensor, offset); scratch memory by its offset from the lowest."""
+    addresses = [
+        v for _, _, values in entries for v in values if isinstance(v, int) and v > 1 << 32
+    ]
+    spans = {name: (x.data_ptr(), x.numel() * x.itemsize) for name, x in named.items()}
+
+    def owner(address: int) -> tuple[str, int]:
+        for name, (first, size) in spans.items():
+            if first <= address < first + size:
+                return name, address - first
+        return "scratch", address
+
+    base = min((a for a in addresses if owner(a)[0] == "scratch"), default=0)
+
+    def tell(value: Any) -> Any:
+        if not (isinstance(value, int) and value > 1 << 32):
+            return value
+        name, offset = owner(value)
+        return name, offset - (base if name == "scratch" else 0)
+
+    return [(name, tuple(map(tell, values))) for name, _, values in entries]
+
+
+@pytest.mark.parametrize("shape", [(20_000,), (3, 70_001), (2, 300_000)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_recipe_makes_the_launches_of_a_first_call(
+    diary: list[tuple[str, bool, tuple[Any, ...]]], shape: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    """For other tensors, another k and another t: nothing of the first call may stay behind."""
+    from fast_lapsum.triton import launch
+
+    def call(k: float, t: float, seed: int) -> tuple[list[Any], list[Any], list[bool]]:
+        diary.clear()
+        torch.manual_seed(seed)
+        scores, grad = torch.randn(shape).to(dtype), torch.randn(shape).to(dtype)
+        out, pairs = launch.forward(scores, None, k, None, t, None, None, True, False, dtype)
+        forward = _told(diary, {"scores": scores, "out": out, "pairs": pairs})
+        relaunched = [again for _, again, _ in diary]
+        diary.clear()
+        d_scores, _, _ = launch.backward(grad, scores, None, t, None, pairs, True, False)
+        named = {"scores": scores, "grad": grad, "pairs": pairs, "out": d_scores}
+        return forward, _told(diary, named), relaunched + [again for _, again, _ in diary]
+
+    kept = [torch.empty(1000) for _ in range(3)]  # so that addresses differ between calls
+    call(10.5, 0.5, 0)
+    again = call(77.25, 3.0, 1)
+    assert all(again[2])
+    relaunch._recipes.clear()
+    fresh = call(77.25, 3.0, 2)
+    assert not any(fresh[2])
+    assert again[:2] == fresh[:2]
+    assert {name for name, _ in fresh[0]} >= {"sample_forward", "round_forward", "mask_forward"}
+    del kept
+
+
+def test_the_same_memory_twice_makes_no_recipe(
+    diary: list[tuple[str, bool, tuple[Any, ...]]],
+) -> None:
+    from fast_lapsum.triton import launch
+
+    scores = torch.randn(20_000)
+    _, pairs = launch.forward(scores, None, 10, None, 1.0, None, None, True, False, torch.float32)
+    before = len(relaunch._recipes)
+    launch.backward(scores, scores, None, 1.0, None, pairs, True, False)
+    assert len(relaunch._recipes) == before
+    launch.backward(scores.clone(), scores, None, 1.0, None, pairs, True, False)
+    assert len(relaunch._recipes) == before + 1
+
+
+@pytest.mark.parametrize("change", ["device", "hooks", "version", "settings", "mask", "strides"])
+def test_what_a_recipe_is_not_for(
+    diary: list[tuple[str, bool, tuple[Any, ...]]], monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    from fast_lapsum.triton import launch
+
+    def call(scores: torch.Tensor, mask: Any = None, settings: Any = None) -> list[bool]:
+        diary.clear()
+        launch.forward(
+            scores, None, 10, None, 1.0, mask, None, True, False, torch.float32, settings
+        )
+        return [again for _, again, _ in diary]
+
+    scores = torch.randn(2, 20_000)
+    if change == "version":
+        monkeypatch.setattr(relaunch, "_is_known", False)
+    call(scores)
+    mask = settings = None
+    if change == "device":
+        monkeypatch.setattr(relaunch, "_device", lambda: 1)
+    elif change == "hooks":
+        monkeypatch.setattr(relaunch, "_has_hooks", lambda: True)
+    elif change == "settings":
+        settings = launch.streaming(20_000)
+    elif change == "mask":
+        mask = torch.ones(2, 20_000, dtype=torch.bool)
+    elif change == "strides":
+        scores = torch.randn(20_000, 2).mT
+    made = call(scores, mask, settings)
+    assert made
+    assert not any(made)

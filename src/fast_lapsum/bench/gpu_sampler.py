@@ -19,7 +19,7 @@ from ..triton import launch, relaunch
 from ..triton.plan import DONE, GATHERED, STATE_FIELDS, plan
 from ..triton.sample import SAMPLE_FIELDS
 from ..triton.stream import round_forward
-from ..triton.table import LONGEST_ON_CHIP, Streaming
+from ..triton.table import LONGEST_ON_CHIP, Streaming, streaming
 
 
 class Bands(NamedTuple):
@@ -81,18 +81,20 @@ def sample_bands(
     rows, n = scores.shape
     if n <= LONGEST_ON_CHIP and settings is None:
         raise ValueError(f"rows of up to {LONGEST_ON_CHIP} scores are not sampled, got n = {n}")
+    settings = settings or streaming(n)  # given ones: every launch is made one by one
     first_rounds: list[dict[str, Any]] = []
     states: list[Tensor] = []
     real_launch = relaunch.launch
 
     def watched(
         key: Any, function: Any, programs: int, device: Any, *rest: Any, **options: Any
-    ) -> None:
+    ) -> relaunch.Launched:
         if function is round_forward and rest[1]["IS_FIRST"]:
             first_rounds.append(dict(zip(function.arg_names, rest[0], strict=False)) | rest[1])
-        real_launch(key, function, programs, device, *rest, **options)
+        made = real_launch(key, function, programs, device, *rest, **options)
         if function is round_forward and rest[1]["IS_FIRST"]:
             states.append(first_rounds[-1]["state"].clone())
+        return made
 
     with mock.patch.object(relaunch, "launch", watched):
         launch.forward(

@@ -24,6 +24,7 @@ from . import relaunch
 from .backward import SUMS, rows_backward, scores_backward, sums_backward
 from .mask import mask_forward
 from .plan import STATE_FIELDS
+from .relaunch import Launched
 from .rows import rows_forward
 from .sample import CHUNK, SAMPLE_FIELDS, sample_forward
 from .settle import settle_forward
@@ -72,8 +73,9 @@ def forward(
     if (
         budget is temperature is mask is warm_start is None
         and settings is None
-        and 0 < n <= LONGEST_ON_CHIP
+        and n > 0
         and scores.is_contiguous()
+        and (n <= LONGEST_ON_CHIP or not hard)
     ):
         device, address = scores.device.index, scores.data_ptr()
         rows = scores.numel() // n
@@ -88,7 +90,14 @@ def forward(
             device,
             address % 16 == 0,
         )
-        if (kernel := relaunch.find(key, device)) is not None:
+        if n > LONGEST_ON_CHIP:
+            if (known := relaunch.recipe(key, device)) is not None:
+                scratch = torch.empty(known.scratch, dtype=torch.uint8, device=scores.device)
+                addresses = (address, out.data_ptr(), threshold.data_ptr(), scratch.data_ptr())
+                numbers = (*_pair(budget_number), *_pair(temperature_number))
+                relaunch.follow(known, device, addresses, numbers)
+                return out, threshold
+        elif (kernel := relaunch.find(key, device)) is not None:
             block = max(_power_of_two(n), 16)
             relaunch.run(
                 kernel,
@@ -151,7 +160,7 @@ def forward(
                 if key is not None:
                     relaunch.keep(key, launched)
             else:
-                _stream(
+                made, scratch = _stream(
                     views,
                     pairs,
                     numbers,
@@ -163,6 +172,8 @@ def forward(
                     compute,
                     settings,
                 )
+                if key is not None and group.outer * group.inner == rows:
+                    relaunch.keep_recipe(key, made, (scores, out, threshold, scratch))
     if hard and not on_chip:
         budgets = (
             scores.new_full((), budget_number, dtype=torch.float64) if budget is None else budget
@@ -184,7 +195,8 @@ def _stream(
     hard: bool,
     compute: Any,
     settings: Streaming | None,
-) -> None:
+) -> tuple[list[Launched], Tensor]:
+    """The launches that were made, and the scratch memory that they share."""
     scores, mask, budget, temperature, _, out = views
     device = scores.device.index
     key = None
@@ -207,53 +219,21 @@ def _stream(
     rounds = settings.rounds
     spacing = 8 if row_count <= 1024 else 1  # many rows do not queue up at one counter anyway
     ticket_count = TICKET_FIELDS.value * spacing * rounds
-    doubles = row_count * (STATE_FIELDS.value + max(first, later) * PARTIAL_FIELDS.value)
-    floats = row_count * (capacity + sample_programs * SAMPLE_FIELDS.value)
-    scratch = scores.new_empty(doubles, dtype=torch.float64)
-    state, partials = (
-        scratch[: row_count * STATE_FIELDS.value],
-        scratch[row_count * STATE_FIELDS.value :],
+    scratch, (state, partials, band, samples, tickets) = _parts(
+        scores,
+        (row_count * STATE_FIELDS.value, torch.float64),
+        (row_count * max(first, later) * PARTIAL_FIELDS.value, torch.float64),
+        (row_count * capacity, pairs.dtype),
+        (row_count * sample_programs * SAMPLE_FIELDS.value, pairs.dtype),
+        (row_count * ticket_count, torch.int32),
     )
-    scratch = scores.new_empty(floats, dtype=pairs.dtype)
-    band, samples = scratch[: row_count * capacity], scratch[row_count * capacity :]
-    tickets = scores.new_empty(row_count * ticket_count, dtype=torch.int32)
+    made = []
     reading = (*s_scores, *s_mask, *s_budget, *s_temperature)
-    relaunch.launch(
-        key and (*key, "sample"),
-        sample_forward,
-        row_count * sample_programs,
-        device,
-        (
-            scores,
-            mask,
-            budget,
-            temperature,
-            samples,
-            tickets,
-            *numbers,
-            n,
-            group.inner,
-            sample_programs,
-            ticket_count,
-            chunks_each,
-            *reading,
-        ),
-        {
-            "LARGEST": largest,
-            "SINGLES": settings.singles,
-            "CHUNKS": settings.sample_chunks,
-            "TICKETS": _power_of_two(ticket_count),
-            "OVERLAP": overlap,
-            "COMPUTE": compute,
-        },
-        num_warps=settings.sample_warps,
-    )
-    for number in range(rounds):
-        programs = first if number == 0 else later
+    made.append(
         relaunch.launch(
-            key and (*key, "round", number),
-            round_forward,
-            row_count * programs,
+            key and (*key, "sample"),
+            sample_forward,
+            row_count * sample_programs,
             device,
             (
                 scores,
@@ -261,98 +241,138 @@ def _stream(
                 budget,
                 temperature,
                 samples,
+                tickets,
+                *numbers,
+                n,
+                group.inner,
+                sample_programs,
+                ticket_count,
+                chunks_each,
+                *reading,
+            ),
+            {
+                "LARGEST": largest,
+                "SINGLES": settings.singles,
+                "CHUNKS": settings.sample_chunks,
+                "TICKETS": _power_of_two(ticket_count),
+                "OVERLAP": overlap,
+                "COMPUTE": compute,
+            },
+            num_warps=settings.sample_warps,
+        )
+    )
+    for number in range(rounds):
+        programs = first if number == 0 else later
+        made.append(
+            relaunch.launch(
+                key and (*key, "round", number),
+                round_forward,
+                row_count * programs,
+                device,
+                (
+                    scores,
+                    mask,
+                    budget,
+                    temperature,
+                    samples,
+                    state,
+                    partials,
+                    tickets,
+                    band,
+                    pairs,
+                    *numbers,
+                    n,
+                    group.inner,
+                    programs,
+                    sample_programs,
+                    sample_programs * chunks_each,
+                    ticket_count,
+                    TICKET_FIELDS.value * spacing * number,
+                    capacity,
+                    *reading,
+                ),
+                {
+                    "IS_FIRST": number == 0,
+                    "LARGEST": largest,
+                    "BLOCK": settings.tile,
+                    "SAMPLE_LANES": _power_of_two(sample_programs),
+                    "LANES": _power_of_two(programs),
+                    "SPACING": spacing,
+                    "OVERLAP": overlap,
+                    "COMPUTE": compute,
+                },
+                num_warps=settings.warps,
+                maxnreg=settings.registers if number == 0 else settings.later_registers,
+                launch_pdl=overlap,
+            )
+        )
+    made.append(
+        relaunch.launch(
+            key and (*key, "settle"),
+            settle_forward,
+            row_count,
+            device,
+            (
+                scores,
+                mask,
+                budget,
+                temperature,
                 state,
-                partials,
                 tickets,
                 band,
                 pairs,
                 *numbers,
                 n,
                 group.inner,
-                programs,
-                sample_programs,
-                sample_programs * chunks_each,
                 ticket_count,
-                TICKET_FIELDS.value * spacing * number,
-                capacity,
                 *reading,
             ),
             {
-                "IS_FIRST": number == 0,
                 "LARGEST": largest,
-                "BLOCK": settings.tile,
-                "SAMPLE_LANES": _power_of_two(sample_programs),
-                "LANES": _power_of_two(programs),
+                "BLOCK": settings.settle_tile,
+                "CAPACITY": capacity,
                 "SPACING": spacing,
                 "OVERLAP": overlap,
                 "COMPUTE": compute,
             },
-            num_warps=settings.warps,
-            maxnreg=settings.registers if number == 0 else settings.later_registers,
+            num_warps=settings.settle_warps,
             launch_pdl=overlap,
         )
-    relaunch.launch(
-        key and (*key, "settle"),
-        settle_forward,
-        row_count,
-        device,
-        (
-            scores,
-            mask,
-            budget,
-            temperature,
-            state,
-            tickets,
-            band,
-            pairs,
-            *numbers,
-            n,
-            group.inner,
-            ticket_count,
-            *reading,
-        ),
-        {
-            "LARGEST": largest,
-            "BLOCK": settings.settle_tile,
-            "CAPACITY": capacity,
-            "SPACING": spacing,
-            "OVERLAP": overlap,
-            "COMPUTE": compute,
-        },
-        num_warps=settings.settle_warps,
-        launch_pdl=overlap,
     )
     if not hard:
         mask_tiles = -(-n // settings.mask_tile)
-        relaunch.launch(
-            key and (*key, "mask"),
-            mask_forward,
-            row_count * mask_tiles,
-            device,
-            (
-                scores,
-                mask,
-                temperature,
-                out,
-                pairs,
-                *numbers[2:],
-                n,
-                group.inner,
-                mask_tiles,
-                *s_scores,
-                *s_mask,
-                *s_temperature,
-                *s_out,
-            ),
-            {
-                "LARGEST": largest,
-                "BLOCK": settings.mask_tile,
-                "OVERLAP": overlap,
-                "COMPUTE": compute,
-            },
-            num_warps=settings.mask_warps,
-            launch_pdl=overlap,
+        made.append(
+            relaunch.launch(
+                key and (*key, "mask"),
+                mask_forward,
+                row_count * mask_tiles,
+                device,
+                (
+                    scores,
+                    mask,
+                    temperature,
+                    out,
+                    pairs,
+                    *numbers[2:],
+                    n,
+                    group.inner,
+                    mask_tiles,
+                    *s_scores,
+                    *s_mask,
+                    *s_temperature,
+                    *s_out,
+                ),
+                {
+                    "LARGEST": largest,
+                    "BLOCK": settings.mask_tile,
+                    "OVERLAP": overlap,
+                    "COMPUTE": compute,
+                },
+                num_warps=settings.mask_warps,
+                launch_pdl=overlap,
+            )
         )
+    return made, scratch
 
 
 def backward(
@@ -377,15 +397,23 @@ def backward(
         temperature is mask is None
         and settings is None
         and not per_row
-        and 0 < n <= LONGEST_ON_CHIP
+        and n > 0
         and scores.is_contiguous()
         and grad.is_contiguous()
     ):
         device, address, grad_address = scores.device.index, scores.data_ptr(), grad.data_ptr()
         rows = scores.numel() // n
-        aligned = address % 16 == 0, grad_address % 16 == 0
+        pairs_address = threshold.data_ptr()
+        aligned = address % 16 == 0, grad_address % 16 == 0, pairs_address % 16 == 0
         key = ("backward", scores.dtype, grad.dtype, n, rows, largest, device, aligned)
-        if (kernel := relaunch.find(key, device)) is not None:
+        if n > LONGEST_ON_CHIP:
+            if (known := relaunch.recipe(key, device)) is not None:
+                scratch = torch.empty(known.scratch, dtype=torch.uint8, device=scores.device)
+                pointers = (address, out.data_ptr(), pairs_address, scratch.data_ptr())
+                numbers = (0.0, 0.0, *_pair(temperature_number))
+                relaunch.follow(known, device, (grad_address, *pointers), numbers)
+                return out, None, None
+        elif (kernel := relaunch.find(key, device)) is not None:
             relaunch.run(
                 kernel,
                 rows,
@@ -394,7 +422,7 @@ def backward(
                 address,
                 None,
                 None,
-                threshold.data_ptr(),
+                pairs_address,
                 out.data_ptr(),
                 None,
                 None,
@@ -412,7 +440,7 @@ def backward(
             )
             return out, None, None
     d_rows = [scores.new_empty(scores.shape[:-1], dtype=torch.float64) for _ in range(2 * per_row)]
-    numbers = _pair(temperature_number)
+    t_pair = _pair(temperature_number)
     compute = tl.float64 if threshold.dtype == torch.float64 else tl.float32
     on_chip = n <= LONGEST_ON_CHIP and settings is None
     default, device = settings is None, scores.device.index
@@ -440,7 +468,7 @@ def backward(
                     pairs,
                     v_out,
                     *d_views,
-                    *numbers,
+                    *t_pair,
                     n,
                     group.inner,
                     *reading,
@@ -458,11 +486,11 @@ def backward(
             summing = max(1, min(-(-n // settings.sums_tile), summing, 1024))
             writing = settings.write_programs_per_core * cores // row_count
             writing = max(1, min(-(-n // settings.write_tile), writing))
-            sums = scores.new_empty(row_count * summing * SUMS.value, dtype=torch.float64)
+            scratch, (sums,) = _parts(scores, (row_count * summing * SUMS.value, torch.float64))
             call = None
             if default:
                 call = _key("sums", n, group, flat, (*views, *d_views, pairs), largest, device)
-            relaunch.launch(
+            sums_launch = relaunch.launch(
                 call and (*call, "sums"),
                 sums_backward,
                 row_count * summing,
@@ -474,7 +502,7 @@ def backward(
                     v_temperature,
                     pairs,
                     sums,
-                    *numbers,
+                    *t_pair,
                     n,
                     group.inner,
                     summing,
@@ -489,7 +517,7 @@ def backward(
                 num_warps=settings.warps,
                 maxnreg=settings.sums_registers,
             )
-            relaunch.launch(
+            scores_launch = relaunch.launch(
                 call and (*call, "scores"),
                 scores_backward,
                 row_count * writing,
@@ -503,7 +531,7 @@ def backward(
                     sums,
                     v_out,
                     *d_views,
-                    *numbers,
+                    *t_pair,
                     n,
                     group.inner,
                     writing,
@@ -519,9 +547,25 @@ def backward(
                 },
                 num_warps=settings.warps,
             )
+            if key is not None and row_count == rows:
+                relaunch.keep_recipe(
+                    key, (sums_launch, scores_launch), (grad, scores, out, threshold, scratch)
+                )
     if not per_row:
         return out, None, None
     return out, d_rows[0], d_rows[1]
+
+
+def _parts(like: Tensor, *parts: tuple[int, torch.dtype]) -> tuple[Tensor, list[Tensor]]:
+    """One allocation and its parts, each as aligned as Triton wants it."""
+    ends = [0]
+    for count, dtype in parts:
+        ends.append(ends[-1] + -(-count * dtype.itemsize // 256) * 256)
+    whole = torch.empty(ends[-1], dtype=torch.uint8, device=like.device)
+    return whole, [
+        whole[start : start + count * dtype.itemsize].view(dtype)
+        for start, (count, dtype) in zip(ends, parts, strict=False)
+    ]
 
 
 def _key(

@@ -2,13 +2,14 @@
 
 Triton finds the compiled kernel for a call by looking at every argument. A call whose key (shapes,
 strides, dtypes, alignment, options) was seen before needs none of that: the compiled kernel is kept
-and gets its pointers and numbers directly.
+and gets its pointers and numbers directly. A call of several launches is kept whole, as a recipe:
+the second time only addresses and the numbers k and t are put in their places.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -21,6 +22,37 @@ _is_known = str(triton.__version__).startswith(_KNOWN)
 #: So many kernels are kept; a process with ever new shapes starts over.
 _MOST = 4096
 _compiled: dict[Hashable, Any] = {}
+#: Arguments that change from call to call, besides addresses.
+NUMBERS = ("k_hi", "k_lo", "t_hi", "t_lo")
+
+
+class Launched(NamedTuple):
+    """One launch as it was made."""
+
+    kernel: Any
+    names: Sequence[str]
+    programs: int
+    values: Sequence[Any]
+
+
+class _Again(NamedTuple):
+    """A launch with the places of its addresses (tensor, offset) and of NUMBERS."""
+
+    kernel: Any
+    programs: int
+    values: list[Any]
+    addresses: list[tuple[int, int, int]]
+    numbers: list[tuple[int, int]]
+
+
+class Recipe(NamedTuple):
+    """All launches of a call, and the bytes of scratch memory that they share."""
+
+    launches: list[_Again]
+    scratch: int
+
+
+_recipes: dict[Hashable, Recipe] = {}
 _stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 _device = getattr(torch._C, "_cuda_getDevice", None)
 
@@ -62,17 +94,75 @@ def launch(
     arguments: Sequence[Any],
     constants: dict[str, Any],
     **options: Any,
-) -> None:
+) -> Launched:
     """Launch ``function``; with a key, by what was kept under it or keeping what it compiles to."""
+    values = (*arguments, *constants.values())
     if key is not None and device is not None and (kernel := find(key, device)) is not None:
-        addresses = (x.data_ptr() if isinstance(x, Tensor) else x for x in arguments)
-        run(kernel, programs, device, *addresses, *constants.values())
+        run(
+            kernel,
+            programs,
+            device,
+            *(x.data_ptr() if isinstance(x, Tensor) else x for x in values),
+        )
+    else:
+        kernel = function[(programs,)](*arguments, **constants, **options)
+        if key is not None:
+            # A kept kernel gets its constants by position.
+            assert function.arg_names[len(arguments) :] == list(constants)
+            keep(key, kernel)
+    return Launched(kernel, function.arg_names, programs, values)
+
+
+def recipe(key: Hashable, device: int | None) -> Recipe | None:
+    """The recipe kept under this key, if its kernels can be launched as things are."""
+    found = _recipes.get(key)
+    if found is None or _device is None or _device() != device or _has_hooks():
+        return None
+    return found
+
+
+def keep_recipe(key: Hashable, made: Sequence[Launched], tensors: Sequence[Tensor]) -> None:
+    """Keep a call's launches. Every tensor among their arguments is one of ``tensors``, or a part.
+
+    The last of those is the scratch memory. Whose an address is must be clear: a call that was
+    given the same memory twice is not kept.
+    """
+    if not (_is_known and all(hasattr(one.kernel, "packed_metadata") for one in made)):
         return
-    kernel = function[(programs,)](*arguments, **constants, **options)
-    if key is not None:
-        # A kept kernel gets its constants by position.
-        assert function.arg_names[len(arguments) :] == list(constants)
-        keep(key, kernel)
+    spans = [(x.data_ptr(), x.data_ptr() + x.numel() * x.itemsize) for x in tensors]
+    in_order = sorted(spans)
+    if any(end > start for (_, end), (start, _) in zip(in_order, in_order[1:], strict=False)):
+        return
+    launches = []
+    for one in made:
+        addresses = []
+        for place, value in enumerate(one.values):
+            if isinstance(value, Tensor):
+                address = value.data_ptr()
+                owner = next(i for i, (first, end) in enumerate(spans) if first <= address < end)
+                addresses.append((place, owner, address - spans[owner][0]))
+        numbers = [
+            (place, NUMBERS.index(name)) for place, name in enumerate(one.names) if name in NUMBERS
+        ]
+        values = [None if isinstance(value, Tensor) else value for value in one.values]
+        launches.append(_Again(one.kernel, one.programs, values, addresses, numbers))
+    if len(_recipes) >= _MOST:
+        _recipes.clear()
+    _recipes[key] = Recipe(launches, tensors[-1].numel() * tensors[-1].itemsize)
+
+
+def follow(recipe: Recipe, device: int, addresses: Sequence[int], numbers: Sequence[float]) -> None:
+    """Make the launches of a recipe for tensors at these addresses, and these NUMBERS."""
+    assert _stream is not None
+    stream = _stream(device)
+    for kernel, programs, kept, places, numbered in recipe.launches:
+        values = kept.copy()
+        for place, owner, offset in places:
+            values[place] = addresses[owner] + offset
+        for place, number in numbered:
+            values[place] = numbers[number]
+        metadata = kernel.packed_metadata
+        kernel.run(programs, 1, 1, stream, kernel.function, metadata, None, None, None, *values)
 
 
 def _has_hooks() -> bool:
