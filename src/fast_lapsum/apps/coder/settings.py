@@ -1,0 +1,125 @@
+"""What ``fit`` is asked for, and what it answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+from .blocks import anneal
+from .code import Code
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to train.
+
+    Attributes:
+        bits: the budget B that the finished code keeps: of addresses and values in the plain coder,
+            of the whole file in the best one. A picture too small for it gets an empty code.
+        atoms: k. None takes one atom per 16 bits (the paper's 10^4 for 1.6e5) in the plain coder,
+            and in the best one as many as pay for themselves at the step that meets the budget.
+        plain: the paper's coder (block atoms in RGB, counted rate) instead of the best one.
+        steps: the steps of training, before the values are polished; None takes 200 in the plain
+            coder and 40 in the best one, whose start is closer to its end.
+        seed: of the dither.
+        device: where to train.
+        hard: forward the hard mask; False trains on the soft mask and hardens at the end.
+        switching: the plain coder's mask learns from what switching an atom would change, else from
+            the slope at the mask as it is (the paper's straight-through estimator).
+        start_temperature: of the selection at the first step.
+        end_temperature: and at the last; equal to the first for a fixed temperature.
+    """
+
+    bits: float
+    atoms: int | None = None
+    plain: bool = False
+    steps: int | None = None
+    seed: int = 0
+    device: str = "cpu"
+    hard: bool = True
+    switching: bool = True
+    start_temperature: float = 1.0
+    end_temperature: float = 0.05
+
+    @property
+    def step_count(self) -> int:
+        """The steps of training."""
+        return self.steps or (200 if self.plain else 40)
+
+    def temperature(self, step: int) -> float:
+        """Of the selection at a step."""
+        return anneal(step, self.step_count, self.start_temperature, self.end_temperature)
+
+    def __post_init__(self) -> None:
+        if not self.bits > 0:
+            raise ValueError(f"bits must be positive, got bits={self.bits}")
+        if self.atoms is not None and self.atoms < 1:
+            raise ValueError(f"atoms must be at least 1, got atoms={self.atoms}")
+        if self.steps is not None and self.steps < 1:
+            raise ValueError(f"steps must be at least 1, got steps={self.steps}")
+
+
+class Progress(NamedTuple):
+    """Where training stands."""
+
+    step: int
+    steps: int
+    psnr: float  # dB, of the hard code with the quantiser's noise
+    bits: float  # its counted rate
+    seconds_left: float
+
+
+ProgressCallback = Callable[[Progress], None]
+
+
+class Profile:
+    """Seconds of the training steps, in all and in the operator's forward and backward."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.steps = 0
+        self.seconds = 0.0
+        self.operator_seconds = 0.0
+        self._on_gpu = device.type == "cuda"
+        self._pending: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+
+    @contextmanager
+    def operator(self) -> Iterator[None]:
+        """Counts what runs inside as the operator's. On a GPU by events: nothing waits."""
+        if not self._on_gpu:
+            begin = time.perf_counter()
+            yield
+            self.operator_seconds += time.perf_counter() - begin
+            return
+        first = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        last = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        first.record()
+        yield
+        last.record()
+        self._pending.append((first, last))
+
+    def finish(self, steps: int, seconds: float) -> None:
+        """Close the books after a training that waited for its device."""
+        self.steps, self.seconds = steps, seconds
+        self.operator_seconds += sum(a.elapsed_time(b) for a, b in self._pending) / 1000
+        self._pending.clear()
+
+    @property
+    def share(self) -> float:
+        """The operator's share of a training step."""
+        return self.operator_seconds / self.seconds if self.seconds else 0.0
+
+
+class Fit(NamedTuple):
+    """A finished code with what is known about it."""
+
+    code: Code
+    psnr: float  # dB, of the decoder's picture
+    bits: float  # the rate that training counted
+    atoms: int
+    seconds: float
+    profile: Profile

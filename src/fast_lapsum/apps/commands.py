@@ -1,0 +1,252 @@
+"""The commands of the applications and their options; what they need is imported when they run."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from fast_lapsum.bench import options
+
+console = Console()
+errors = Console(stderr=True)
+
+_NEEDED = ("constriction", "numpy", "PIL")
+
+Source = Annotated[Path, typer.Argument(metavar="IN", exists=True, dir_okay=False, readable=True)]
+MaxPixels = Annotated[
+    int,
+    typer.Option(
+        help="Refuse larger pictures.", parser=options.whole(at_least=1), metavar="INTEGER"
+    ),
+]
+_MOST_PIXELS = 1 << 26
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command(epilog="Example: fast-lapsum encode photo.png -o photo.lap --bpp 0.05")(encode)
+    app.command(epilog="Example: fast-lapsum decode photo.lap -o photo.png")(decode)
+    app.command(epilog="Example: fast-lapsum inspect photo.lap")(inspect)
+    app.command("coder-study", epilog="Example: fast-lapsum coder-study photo.png --size 256")(
+        coder_study
+    )
+
+
+def _decibels(text: str) -> float:
+    value = options.positive(text)
+    if value > 100:
+        raise typer.BadParameter(f"'{text}' is above 100 dB.")
+    return value
+
+
+def encode(
+    source: Source,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="The file to write; IN with .lap by default."),
+    ] = None,
+    bpp: Annotated[
+        float | None,
+        typer.Option(
+            help="At most so many bits per pixel, headers included; 0.05 (or 512 bytes, if that is"
+            " more) if nothing is asked for.",
+            parser=options.positive,
+            metavar="NUMBER",
+        ),
+    ] = None,
+    size: Annotated[
+        int | None,
+        typer.Option(
+            "--bytes",
+            help="At most so many bytes.",
+            parser=options.whole(at_least=1),
+            metavar="INTEGER",
+        ),
+    ] = None,
+    psnr: Annotated[
+        float | None,
+        typer.Option(
+            help="At least so many dB: trains several times.", parser=_decibels, metavar="NUMBER"
+        ),
+    ] = None,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="The paper's coder: block atoms in RGB.")
+    ] = False,
+    k: Annotated[
+        int | None,
+        typer.Option(
+            help="The number of atoms.", parser=options.whole(at_least=1), metavar="INTEGER"
+        ),
+    ] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            help="Steps of training.", parser=options.whole(at_least=1), metavar="INTEGER"
+        ),
+    ] = None,
+    seed: Annotated[
+        int,
+        typer.Option(
+            help="Of the noise in training.", parser=options.whole(at_least=0), metavar="INTEGER"
+        ),
+    ] = 0,
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda or cuda:1; the best one here by default.")
+    ] = None,
+    background: Annotated[
+        str | None,
+        typer.Option(help="What a transparent picture is laid over: a colour's name or #rrggbb."),
+    ] = None,
+    figure: Annotated[
+        Path | None,
+        typer.Option(
+            help="Also draw each level's code above the running reconstruction (PNG).",
+            dir_okay=False,
+        ),
+    ] = None,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Print the operator's share of a training step.")
+    ] = False,
+    max_pixels: MaxPixels = _MOST_PIXELS,
+) -> None:
+    """Train a sparse code for a picture and write it to a file.
+
+    The file is read back and decoded before it appears: the PSNR printed is the file's own.
+    """
+    if sum(one is not None for one in (bpp, size, psnr)) > 1:
+        raise typer.BadParameter("give one of --bpp, --bytes and --psnr.", param_hint="--bpp")
+    coder = _coder()
+    from .coder.settings import Settings
+
+    target = coder.Target(bpp, size, psnr)
+    chosen = str(options.device(device))
+    # The budget in bits follows from the picture and the target.
+    settings = Settings(bits=1.0, atoms=k, plain=plain, seed=seed, device=chosen)
+    if steps is not None:
+        settings = replace(settings, steps=steps)
+    out = _out(source, out, ".lap")
+    if figure is not None:
+        _folder(figure, "--figure")
+    with _clean_end(out):
+        coder.run_encode(
+            source, out, target, settings, console, background, figure, profile, max_pixels
+        )
+
+
+def decode(
+    source: Source,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="The picture to write (PNG); IN with .png by default."),
+    ] = None,
+    max_pixels: MaxPixels = _MOST_PIXELS,
+) -> None:
+    """Turn a file of encode back into a picture, bit for bit the same everywhere."""
+    coder = _coder()
+    out = _out(source, out, ".png")
+    with _clean_end(out):
+        coder.run_decode(source, out, console, max_pixels)
+
+
+def inspect(source: Source, max_pixels: MaxPixels = _MOST_PIXELS) -> None:
+    """Show what a file of encode holds: header, size by part, atoms and bits by level."""
+    coder = _coder()
+    with _clean_end(None):
+        coder.run_inspect(source, console, max_pixels)
+
+
+def coder_study(
+    source: Source,
+    bpp: Annotated[
+        float, typer.Option(help="Bits per pixel.", parser=options.positive, metavar="NUMBER")
+    ] = 0.05,
+    size: Annotated[
+        int,
+        typer.Option(
+            help="Side of the top-left crop.", parser=options.whole(at_least=16), metavar="INTEGER"
+        ),
+    ] = 512,
+    steps: Annotated[
+        int,
+        typer.Option(
+            help="Steps of each training.", parser=options.whole(at_least=1), metavar="INTEGER"
+        ),
+    ] = 150,
+    seed: Annotated[
+        int,
+        typer.Option(
+            help="Seed of the dither.", parser=options.whole(at_least=0), metavar="INTEGER"
+        ),
+    ] = 0,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1.")] = None,
+) -> None:
+    """Measure the paper's remarks: a hard mask in training against hardening a soft one
+    afterwards, and an annealed temperature against a fixed one."""
+    _coder()
+    from .coder import study
+
+    chosen = str(options.device(device))
+    with _clean_end(None):
+        study.run(source, console, bpp=bpp, size=size, steps=steps, seed=seed, device=chosen)
+
+
+def _coder() -> ModuleType:
+    try:
+        from .coder import commands
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in _NEEDED:
+            raise
+        _fail(f"{error.name} is missing. Get it with: pip install 'fast-lapsum[apps]'")
+    return commands
+
+
+def _out(source: Path, out: Path | None, suffix: str) -> Path:
+    """Where the result goes; never onto the source."""
+    found = source.with_suffix(suffix) if out is None else out
+    _folder(found, "--out")
+    if found.exists() and found.samefile(source):
+        raise typer.BadParameter(f"{found} is the file to be read.", param_hint="--out")
+    if found.is_dir():
+        raise typer.BadParameter(f"{found} is a folder.", param_hint="--out")
+    return found
+
+
+def _folder(path: Path, option: str) -> None:
+    if not path.parent.is_dir():
+        raise typer.BadParameter(f"the folder {path.parent} does not exist.", param_hint=option)
+
+
+@contextmanager
+def _clean_end(out: Path | None) -> Iterator[None]:
+    """Errors as one line; an interruption removes what is unfinished and says so."""
+    from .coder.bitstream import CoderError
+
+    def stop(number: int, frame: FrameType | None) -> NoReturn:
+        raise KeyboardInterrupt(number)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    except CoderError as error:
+        _fail(str(error))
+    except KeyboardInterrupt as interrupt:
+        written = "" if out is None else f" {out} was not written."
+        errors.print(f"Stopped.{escape(written)}", highlight=False, soft_wrap=True)
+        terminated = interrupt.args == (signal.SIGTERM,)
+        raise typer.Exit(143 if terminated else 130) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _fail(message: str) -> NoReturn:
+    errors.print(f"[bold red]Error:[/] {escape(message)}", soft_wrap=True)
+    raise typer.Exit(1)

@@ -1,0 +1,217 @@
+"""``fast-lapsum encode``, ``decode`` and ``inspect``, from picture to file and back."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+import fast_lapsum.apps
+from fast_lapsum.apps.coder import commands, container, encode
+from fast_lapsum.apps.coder.bitstream import CoderError
+from fast_lapsum.apps.coder.colour import psnr
+from fast_lapsum.apps.coder.dictionary import decode_picture
+from fast_lapsum.apps.coder.settings import Settings
+from fast_lapsum.cli import app
+
+runner = CliRunner()
+
+
+def scene(height: int, width: int, planes: int = 3) -> np.ndarray:
+    """A disc on a slope."""
+    rows, columns = np.mgrid[:height, :width] / max(height, width)
+    disc = np.hypot(rows - 0.4, columns - 0.5) < 0.25
+    found = [120 + 100 * rows * (0.5 + plane / 4) - 80 * disc * (plane - 1) for plane in range(3)]
+    return np.clip(np.stack(found[:planes], axis=2), 0, 255).astype(np.uint8)
+
+
+@pytest.fixture
+def photo(tmp_path):
+    path = tmp_path / "photo.png"
+    Image.fromarray(scene(48, 64)).save(path)
+    return path
+
+
+def run(*arguments, code=0):
+    result = runner.invoke(app, [str(one) for one in arguments])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("plain", [[], ["--plain"]])
+def test_from_picture_to_file_and_back(photo, tmp_path, plain):
+    lap, png = tmp_path / "photo.lap", tmp_path / "again.png"
+    said = run("encode", photo, "-o", lap, "--bytes", 2000, "--steps", 4, "--device", "cpu", *plain)
+    assert lap.stat().st_size <= 2000
+    run("decode", lap, "-o", png)
+    original, again = np.asarray(Image.open(photo)), np.asarray(Image.open(png))
+    assert np.array_equal(again, decode_picture(container.read(lap)))
+    found = re.search(r"([\d,]+) bytes, ([\d.]+) bpp, ([\d.]+) dB", said)
+    assert int(found[1].replace(",", "")) == lap.stat().st_size
+    assert float(found[2]) == pytest.approx(8 * lap.stat().st_size / 3072, abs=1e-4)
+    assert float(found[3]) == pytest.approx(psnr(original, again), abs=0.006)
+    assert float(found[3]) > 25
+    shown = run("inspect", lap)
+    for word in (
+        "64 x 48, RGB",
+        "checksum",
+        "addresses",
+        "Levels",
+        "plain" if plain else "context",
+    ):
+        assert word in shown
+    assert names(tmp_path) == ["again.png", "photo.lap", "photo.png"]
+
+
+def test_names_follow_the_source(photo, tmp_path):
+    run("encode", photo, "--steps", 2, "--plain", "--device", "cpu")
+    assert (tmp_path / "photo.lap").stat().st_size <= commands.LEAST_BYTES
+    photo.unlink()
+    run("decode", tmp_path / "photo.lap")
+    assert names(tmp_path) == ["photo.lap", "photo.png"]
+
+
+def test_bits_per_pixel_are_a_limit(photo, tmp_path):
+    lap = tmp_path / "photo.lap"
+    run("encode", photo, "-o", lap, "--bpp", 1.2, "--steps", 2, "--plain", "--device", "cpu")
+    assert lap.stat().st_size <= 1.2 * 3072 / 8
+
+
+def test_quality_is_reached(photo, tmp_path):
+    lap = tmp_path / "photo.lap"
+    options = ("--steps", 3, "--plain", "--device", "cpu")
+    run("encode", photo, "-o", lap, "--psnr", 28, *options)
+    again = decode_picture(container.read(lap))
+    assert psnr(np.asarray(Image.open(photo)), again) >= 28
+
+
+def test_quality_that_cannot_be_reached():
+    noise = np.random.default_rng(0).integers(0, 256, (24, 24, 3), dtype=np.uint8)
+    with pytest.raises(CoderError, match="90 dB were not reached"):
+        encode.encode_to_quality(noise, Settings(bits=1, plain=True, steps=1, atoms=3), 90)
+
+
+def test_figure_and_profile(photo, tmp_path):
+    figure = tmp_path / "figure.png"
+    options = ("--plain", "--steps", 2, "--device", "cpu", "--figure", figure, "--profile")
+    said = run("encode", photo, "-o", tmp_path / "photo.lap", *options)
+    assert re.search(r"the operator takes [\d.]+ ms of each, [\d.]+%", said)
+    with Image.open(figure) as image:
+        assert image.width > 3 * 170
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--bpp", 1, "--bytes", 900), "one of --bpp, --bytes and --psnr"),
+        (("--bytes", 5), "a file of 5 bytes is too small: 64 x 48 pixels need at least"),
+        (("-o", "nowhere/photo.lap"), "the folder nowhere does not exist"),
+        (("-o", "photo.png"), "is the file to be read"),
+        (("--max-pixels", 100), "64 x 48 pixels, expected 1 to 100"),
+        (("--figure", "nowhere/figure.png"), "the folder nowhere does not exist"),
+        (("--bpp", "-1"), "'-1' is not a finite number above 0"),
+    ],
+)
+def test_errors_say_what_was_given(photo, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    result = runner.invoke(app, ["encode", "photo.png", *map(str, arguments)])
+    assert result.exit_code in (1, 2)
+    plain = re.sub(r"[\s│]+", " ", re.sub(r"\x1b\[[\d;]*m", "", result.output))
+    assert message in plain
+    assert names(tmp_path) == ["photo.png"]
+
+
+def test_a_damaged_file_is_one_line(tmp_path):
+    path = tmp_path / "bad.lap"
+    path.write_bytes(b"\x93LAP\x01 nothing of that kind")
+    for command in ("decode", "inspect"):
+        said = run(command, path, code=1)
+        assert said.count("\n") == 1
+        assert "bad.lap: " in said
+    assert names(tmp_path) == ["bad.lap"]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize("existing", [False, True])
+def test_an_interruption_leaves_nothing_unfinished(
+    photo, tmp_path, monkeypatch, number, code, existing
+):
+    lap = tmp_path / "photo.lap"
+    if existing:
+        lap.write_text("older")
+    real = container.from_bytes
+
+    def interrupted(*arguments):
+        # The unfinished file is there, whole but under another name.
+        assert len(names(tmp_path)) == 2 + existing
+        os.kill(os.getpid(), number)
+        return real(*arguments)
+
+    monkeypatch.setattr(commands.container, "from_bytes", interrupted)
+    before = signal.getsignal(signal.SIGTERM)
+    said = run("encode", photo, "-o", lap, "--plain", "--steps", 1, "--device", "cpu", code=code)
+    assert "Stopped." in said
+    assert names(tmp_path) == (["photo.lap", "photo.png"] if existing else ["photo.png"])
+    assert not existing or lap.read_text() == "older"
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_what_is_missing_is_said(photo, monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("fast_lapsum.apps.coder")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delattr(fast_lapsum.apps, "coder")
+    monkeypatch.setitem(sys.modules, "constriction", None)
+    said = run("encode", photo, code=1)
+    assert "constriction is missing" in said
+    assert "pip install 'fast-lapsum[apps]'" in said
+
+
+def check_round_trip(seed: int, plain: bool) -> None:
+    random = np.random.default_rng(seed)
+    sizes = ((1, 1), (7, 33), (1, 9), (12, 1), (17, 15), (32, 32), (5, 40))
+    height, width = (7, 513) if seed == 0 else sizes[seed % len(sizes)]
+    planes = (1, 3)[seed // 2 % 2]
+    picture = scene(height, width, planes)
+    picture = picture + random.integers(-8, 8, picture.shape)
+    picture = np.clip(picture, 0, 255).astype(np.uint8)
+    settings = Settings(bits=1, plain=plain, steps=1, seed=seed)
+    found = encode.encode(picture, settings, int(random.integers(250, 900)))
+    again = container.from_bytes(found.data)
+    assert np.array_equal(decode_picture(again), decode_picture(found.code))
+    assert decode_picture(again).shape == picture.shape
+
+
+def test_pictures_of_odd_sizes_come_back():
+    for seed in range(40):
+        check_round_trip(seed, plain=True)
+    for seed in range(4):
+        check_round_trip(seed, plain=False)
+
+
+@pytest.mark.slow
+def test_two_hundred_pictures_come_back():
+    for seed in range(200):
+        check_round_trip(seed, plain=seed % 2 == 0)
+
+
+def test_trimmed_to_a_limit():
+    picture = scene(64, 64)
+    for plain in (True, False):
+        mode = "plain" if plain else "context"
+        found = encode.encode(picture, Settings(bits=1, plain=plain, steps=2), 700)
+        full = found.code
+        limit = len(found.data) * 2 // 3
+        shorter, data = encode.trimmed(full, limit, mode)
+        assert len(data) <= limit
+        container.check(shorter)
+        assert 15 < psnr(picture, decode_picture(shorter)) < psnr(picture, decode_picture(full))
