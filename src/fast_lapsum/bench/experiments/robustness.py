@@ -84,7 +84,7 @@ def _trials(case: Case, settings: Settings) -> Iterator[Trial]:
             yield paper_trial(scores, k, TEMPERATURE, true, generator)
         if number:
             longest = max(longest, time.perf_counter() - began)
-        else:
+        elif case.patience:
             start = time.perf_counter()
 
 
