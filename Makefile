@@ -16,7 +16,8 @@ PYTHON ?= $(firstword $(foreach name,python3 python3.14 python3.13 python3.12 py
   $(shell $(name) -c 'import sys, venv, ensurepip; print("$(name)" * (sys.version_info >= (3, 10)))' 2>/dev/null)))
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo lint test test-slow test-gpu test-gpu-sanitizer bench-cpu bench-gpu clean
+.PHONY: help install demo lint test test-slow test-gpu test-gpu-sanitizer bench-cpu bench-gpu \
+  bench-all report clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,7 +70,14 @@ bench-cpu: $(INSTALLED) ## the CPU benchmark, into results/cpu.json
 bench-gpu: $(INSTALLED) ## the GPU benchmark, into results/gpu.json
 	$(BIN)/fast-lapsum bench gpu
 
+bench-all: $(INSTALLED) ## the paper's tables and figures on this machine, into results/
+	$(BIN)/fast-lapsum bench all
+
+report: $(INSTALLED) ## figures and a page from results/, into report/
+	$(BIN)/fast-lapsum report
+
 clean: ## remove everything made here, the virtual environment included
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis fast-lapsum-demo.png
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis fast-lapsum-demo.png \
+	  results-quick report
 	rm -f src/fast_lapsum/cpu/_lapsum.*
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
