@@ -9,6 +9,7 @@ the second time only addresses and the numbers k and t are put in their places.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -131,7 +132,7 @@ def keep_recipe(key: Hashable, made: Sequence[Launched], tensors: Sequence[Tenso
         return
     spans = [(x.data_ptr(), x.data_ptr() + x.numel() * x.itemsize) for x in tensors]
     in_order = sorted(spans)
-    if any(end > start for (_, end), (start, _) in zip(in_order, in_order[1:], strict=False)):
+    if any(end > start for (_, end), (start, _) in pairwise(in_order)):
         return
     launches = []
     for one in made:
