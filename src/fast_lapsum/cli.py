@@ -23,6 +23,7 @@ from rich.table import Table
 import fast_lapsum
 
 from .apps import commands as app_commands
+from .apps.attack import commands as attack_commands
 from .bench import commands, cpu, demo, environment, gpu, gpu_tables, options, tables
 from .bench.parity import ParityError
 from .bench.report.command import report
@@ -243,6 +244,7 @@ def bench_gpu(
 
 commands.register(bench_app)
 app_commands.register(app)
+attack_commands.register(app)
 app.command(name="report", epilog="Example: fast-lapsum report results --figures-only --out docs")(
     report
 )

@@ -23,6 +23,8 @@ _CLOSE = 0.1  # dB above the wanted quality that end it
 _DECIBELS_PER_DOUBLING = 2.5  # a first guess
 _MOST_BITS_PER_PIXEL = 16.0
 _WORD_BITS = 64  # what the range coder may take beyond the estimate
+#: A plain file over the rate that training counts: with it, no atom has to be dropped again.
+_PLAIN_OVER_COUNTED = 1.008
 
 Picture = npt.NDArray[np.uint8]
 
@@ -48,7 +50,9 @@ def encode(
         )
     # Beside what training counts: the header, the heads of the bands, and half a word.
     spent = 8 * least + (_WORD_BITS if settings.plain else 0)
-    bits = max(1.0, 8.0 * limit - spent) if settings.plain else 8.0 * limit - _WORD_BITS / 2
+    bits = 8.0 * limit - _WORD_BITS / 2
+    if settings.plain:
+        bits = max(1.0, (8.0 * limit - spent) / _PLAIN_OVER_COUNTED)
     found = fit(picture, replace(settings, bits=bits), progress)
     code, data = found.code, to_bytes(found.code, mode)
     if len(data) > limit:

@@ -1,0 +1,1 @@
+"""The sparse adversarial attack: which pixels to change, and to what, under a budget."""

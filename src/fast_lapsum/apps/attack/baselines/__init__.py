@@ -1,0 +1,1 @@
+"""The attacks of other papers, written from them, behind one interface."""

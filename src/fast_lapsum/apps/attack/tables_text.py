@@ -1,0 +1,107 @@
+"""The tables for people, as Markdown; the paper's numbers marked as the paper's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from .tables import BUDGETS, PAPER_SETTING
+
+
+def markdown(tables: list[dict[str, Any]]) -> str:
+    """The tables for people; the paper's numbers in columns of their own, marked as the paper's."""
+    parts = [
+        "# Sparse attack, all methods",
+        f"Columns marked *paper* are the paper's own numbers ({PAPER_SETTING}): another classifier"
+        " and other pictures, so they compare within a column, not across.",
+    ]
+    for group in tables:
+        parts.append(f"## {group['setting']}, at most {group['calls']:,} classifier calls")
+        parts += _main_markdown(group["tab:attack-main"])
+        parts += _paired_markdown(group["tab:attack-paired"])
+        parts += _budget_markdown(group["tab:attack-budget"])
+        parts.append(_verdict_sentence(group["verdict"]))
+    return "\n\n".join(parts) + "\n"
+
+
+def _main_markdown(table: list[dict[str, Any]]) -> list[str]:
+    header = (
+        "method", "settings", "fooled %", "median B", "median L0", "median L*", "median calls",
+        "median seconds", "not finished", "fooled % (paper)", "median B (paper)",
+    )  # fmt: skip
+    lines = [
+        (
+            row["method"],
+            row["settings"] or "default",
+            _number(row["fooled_percent"]),
+            _number(row["median_B"]),
+            _number(row["median_L0"]),
+            _number(row["median_L_star"]),
+            _number(row["median_calls"]),
+            _number(row["median_seconds"]),
+            ", ".join(f"{count} {why}" for why, count in row["ended_otherwise"].items()) or "0",
+            _number(row["paper_fooled_percent"]),
+            _number(row["paper_median_B"]),
+        )
+        for row in table
+    ]
+    return ["### tab:attack-main", _table(header, lines)]
+
+
+def _paired_markdown(table: list[dict[str, Any]]) -> list[str]:
+    header = (
+        "method", "both fool", "median ratio", "geometric mean", "ours wins %",
+        "both fool (paper)", "median ratio (paper)", "geometric mean (paper)",
+        "ours wins % (paper)",
+    )  # fmt: skip
+    names = ("both_fool", "median_ratio", "geometric_mean_ratio", "ours_wins_percent")
+    lines = [
+        (
+            row["method"],
+            *(_number(row[name]) for name in names),
+            *(_number(row[f"paper_{name}"]) for name in names),
+        )
+        for row in table
+    ]
+    return ["### tab:attack-paired, B of the method over B of ours", _table(header, lines)]
+
+
+def _budget_markdown(table: list[dict[str, Any]]) -> list[str]:
+    header = ("method", *(f"<= {most:,}" for most in BUDGETS))
+    lines = []
+    for row in table:
+        lines.append((row["method"], *map(_number, row["within_percent"].values())))
+        if row["paper_within_percent"]:
+            values = row["paper_within_percent"].values()
+            lines.append((f"{row['method']} (paper)", *map(_number, values)))
+    return ["### tab:attack-budget, percent fooled with B at most", _table(header, lines)]
+
+
+def _verdict_sentence(found: dict[str, Any]) -> str:
+    return (
+        f"Ours fools all: {_yes(found['ours_fools_all'])}. Lowest median B:"
+        f" {_yes(found['ours_lowest_median'])} ({_number(found['ours_median_B'])} against"
+        f" {_number(found['best_rival_median_B'])}). Lowest B on {_number(found['won_percent'])}%"
+        f" of {found['contested']} jointly fooled pictures. Dense control over ours:"
+        f" {_number(found['dense_over_ours'])}x."
+    )
+
+
+def _table(header: tuple[str, ...], lines: Sequence[tuple[str, ...]]) -> str:
+    rule = ("---", *("---:" for _ in header[1:]))
+    return "\n".join("| " + " | ".join(line) + " |" for line in (header, rule, *lines))
+
+
+def _number(value: float | None) -> str:
+    """Four digits, thousands apart; a dash for nothing.
+
+    >>> _number(None), _number(74553.3), _number(199.8), _number(0.01234)
+    ('–', '74,553', '199.8', '0.01234')
+    """
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"

@@ -1,0 +1,160 @@
+"""Loading classifiers, their preprocessing, and how calls are counted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from attack_models import SHAPES, pictures, trained_classifier, trained_net
+from fast_lapsum.apps.attack.classifiers import (
+    ModelError,
+    Preprocessing,
+    from_module,
+    load_classifier,
+)
+from fast_lapsum.apps.attack.protocol import Classifier, Limits, Meter, has_won
+
+MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.5)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny ResNet in the Hugging Face format."""
+    transformers = pytest.importorskip("transformers")
+    path = tmp_path_factory.mktemp("models") / "tiny-resnet"
+    config = transformers.ResNetConfig(
+        embedding_size=4,
+        hidden_sizes=[4, 8],
+        depths=[1, 1],
+        layer_type="basic",
+        id2label=dict(enumerate(SHAPES)),
+        label2id={name: index for index, name in enumerate(SHAPES)},
+    )
+    transformers.ResNetForImageClassification(config).save_pretrained(path)
+    processor = {"image_mean": MEAN, "image_std": STD, "size": {"shortest_edge": 24}}
+    (path / "preprocessor_config.json").write_text(json.dumps(processor))
+    return path
+
+
+def test_folder_is_loaded_with_its_labels_and_preprocessing(folder: Path) -> None:
+    classifier = load_classifier(str(folder))
+    images, _ = pictures(2)
+    assert classifier.labels == SHAPES
+    assert classifier.name == "tiny-resnet"
+    assert classifier.label(1) == "square"
+    mean, std = torch.tensor(MEAN).view(3, 1, 1), torch.tensor(STD).view(3, 1, 1)
+    with torch.no_grad():
+        expected = classifier.model((images - mean) / std).logits
+        assert torch.allclose(classifier.logits(images), expected, atol=1e-5)
+
+
+def test_size_of_the_configuration(folder: Path) -> None:
+    images, _ = pictures(1, side=48)
+    with torch.no_grad():
+        configured = load_classifier(str(folder), resize="config").logits(images)
+        given = load_classifier(str(folder), resize=24).logits(images)
+        native = load_classifier(str(folder)).logits(images)
+    assert torch.equal(configured, given)
+    assert not torch.allclose(configured, native)
+
+
+def test_folder_without_image_processor_is_named(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text((folder / "config.json").read_text())
+    with pytest.raises(ModelError, match=r"no image processor: preprocessor_config\.json"):
+        load_classifier(str(tmp_path))
+    (tmp_path / "preprocessor_config.json").write_text("{")
+    with pytest.raises(ModelError, match="cannot be read"):
+        load_classifier(str(tmp_path))
+
+
+def test_weights_that_cannot_be_had_name_the_choices(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers")
+    from transformers import AutoModelForImageClassification
+
+    def offline(*_: object, **__: object) -> None:
+        raise OSError("We couldn't connect to the server\nand more lines")
+
+    monkeypatch.setattr(AutoModelForImageClassification, "from_pretrained", offline)
+    with pytest.raises(ModelError, match=r"couldn't connect to the server Choices: .*timm:NAME"):
+        load_classifier("facebook/convnextv2-base-22k-384")
+
+
+def test_timm_name_that_is_unknown() -> None:
+    with pytest.raises(
+        ModelError, match=r"'timm:no_such_model' (cannot be loaded|needs) .*Choices"
+    ):
+        load_classifier("timm:no_such_model")
+
+
+def test_resize_is_antialiased_and_differentiable() -> None:
+    images = pictures(2, side=64)[0].requires_grad_()
+    out = Preprocessing(resize=16)(images)
+    assert out.shape == (2, 3, 16, 16)
+    mean = F.avg_pool2d(images, 4)
+    assert (out - mean).abs().mean() < 0.05
+    out.sum().backward()
+    assert images.grad is not None
+    assert (images.grad > 0).all()  # without antialiasing most pixels would not be seen at all
+
+
+def test_short_side_is_what_is_resized() -> None:
+    assert Preprocessing(resize=16)(torch.rand(1, 3, 32, 96)).shape == (1, 3, 16, 48)
+    assert Preprocessing(resize=16)(torch.rand(1, 3, 96, 32)).shape == (1, 3, 48, 16)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"mean": (0.5,)}, ModelError, "mean must have 3 values"),
+        ({"std": (1.0, 0.0, 1.0)}, ModelError, "std must be positive"),
+        ({"resize": 0}, ValueError, "resize=0"),
+    ],
+)
+def test_wrong_preprocessing_is_named(
+    arguments: dict[str, object], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        from_module(trained_net(), **arguments)  # type: ignore[arg-type]
+
+
+def test_calls_and_gradients_are_counted_per_picture() -> None:
+    classifier = trained_classifier()
+    images, _ = pictures(3)
+    meter = Meter(classifier, Limits(calls=7))
+    classifier.predict(images)
+    assert (classifier.calls, classifier.gradients) == (3, 0)
+    leaf = images.clone().requires_grad_()
+    classifier.logits(leaf).sum().backward()
+    assert (classifier.calls, classifier.gradients) == (6, 3)
+    assert meter.calls_left == 1
+    assert meter.allows(1)
+    assert not meter.allows(2)
+
+
+def test_pictures_of_another_shape_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"images must be \[N, 3, H, W\], got shape \(3, 8, 8\)"):
+        trained_classifier().logits(torch.zeros(3, 8, 8))
+
+
+def test_outputs_with_logits_and_models_without_weights() -> None:
+    class Output:
+        def __init__(self, logits: Tensor) -> None:
+            self.logits = logits
+
+    class Mean(torch.nn.Module):
+        def forward(self, images: Tensor) -> Output:
+            return Output(images.mean((-2, -1)))
+
+    classifier = Classifier(Mean())
+    assert classifier.device.type == "cpu"
+    assert classifier.label(2) == "class 2"
+    logits = classifier.logits(torch.rand(1, 3, 4, 4))[0]
+    first = int(logits.argmax())
+    assert not has_won(logits, first, None)
+    assert has_won(logits, (first + 1) % 3, None)
+    assert has_won(logits, (first + 1) % 3, first)

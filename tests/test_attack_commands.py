@@ -1,0 +1,262 @@
+"""``fast-lapsum attack``: its files, its errors, and that the saved picture fools."""
+
+from __future__ import annotations
+
+import errno
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import typer
+from click.testing import Result
+from PIL import Image
+from typer.testing import CliRunner
+
+from attack_models import SHAPES, confident_pictures, trained_classifier
+from fast_lapsum.apps.attack import classifiers, commands, figures, picture_run, pictures
+from fast_lapsum.apps.attack.protocol import Classifier, Progress
+
+app = typer.Typer()
+commands.register(app)
+
+
+@pytest.fixture(autouse=True)
+def small_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(model: str, resize: int | None, device: torch.device) -> Classifier:
+        if model != "small":
+            return classifiers.load_classifier(model, resize=resize, device=device)
+        return trained_classifier()
+
+    monkeypatch.setattr(picture_run, "load", load)
+
+
+@pytest.fixture
+def photo(tmp_path: Path) -> Path:
+    images, _ = confident_pictures(1)
+    pictures.write(tmp_path / "photo.png", images[0])
+    return tmp_path / "photo.png"
+
+
+def run(*arguments: object) -> Result:
+    words = ["attack", *map(str, arguments), "--device", "cpu"]
+    if "--model" not in words:
+        words += ["--model", "small"]
+    return CliRunner().invoke(app, words)
+
+
+def said(result: Result) -> str:
+    return " ".join((result.stdout + result.stderr).split())
+
+
+def test_writes_all_files_and_they_hold(tmp_path: Path, photo: Path) -> None:
+    out = tmp_path / "out"
+    result = run(photo, "--out", out, "--method", "sigma-zero", "--calls", 60)
+    assert result.exit_code == 0, said(result)
+    names = ["photo-attacked.png", "photo-change.png", "photo-figure.png", "photo-zoom.png"]
+    assert sorted(path.name for path in out.iterdir()) == [*names, "photo.json"]
+    record = json.loads((out / "photo.json").read_text())
+    attacked = pictures.read(out / "photo-attacked.png")
+    image = pictures.read(photo)
+    predicted = int(trained_classifier().predict(attacked[None])[0].argmax())
+    found = record["measures"]
+    assert predicted == found["predicted"] == record["verified"]["predicted"]
+    assert predicted != record["label"]
+    assert record["verified"]["same_pixels"]
+    assert found["success"]
+    assert found["B"] == pytest.approx(float((attacked - image).abs().mean(0).sum()), rel=1e-5)
+    assert found["L0"] == int(((attacked - image).abs().amax(0) > 0).sum())
+    assert found["calls"] <= 60
+    assert record["limits"] == {"calls": 60, "seconds": None, "steps": None}
+    assert record["environment"]["torch"] == torch.__version__
+    assert record["measures"]["extra"]["settings"]["step"] == 1.0
+    with Image.open(out / "photo-change.png") as change:
+        assert change.size == (32, 32)
+    assert f"{SHAPES[predicted]}" in said(result)
+    assert "B = " in said(result)
+
+
+def test_ours_with_its_hard_support_and_profile(tmp_path: Path, photo: Path) -> None:
+    result = run(photo, "--out", tmp_path / "out", "--calls", 60, "--profile")
+    assert result.exit_code == 0, said(result)
+    record = json.loads((tmp_path / "out" / "photo.json").read_text())
+    assert record["method"] == "ours"
+    assert record["measures"]["L_star"] > 0
+    assert record["measures"]["L_star_calls"] > 0
+    assert record["measures"]["calls"] <= 60
+    assert "profile: a step takes" in said(result)
+
+
+def test_two_runs_write_the_same_pictures(tmp_path: Path, photo: Path) -> None:
+    for name in ("one", "two"):
+        run(photo, "--out", tmp_path / name, "--method", "sparse-pgd", "--calls", 40, "--seed", 5)
+    for name in ("photo-attacked.png", "photo-figure.png"):
+        first, second = ((tmp_path / out / name).read_bytes() for out in ("one", "two"))
+        assert first == second
+
+
+def test_target_label_and_region(tmp_path: Path, photo: Path) -> None:
+    label = int(confident_pictures(1)[1][0])
+    Image.new("L", (32, 32), 255).save(tmp_path / "region.png")
+    out = tmp_path / "out"
+    target = SHAPES[(label + 1) % 4]
+    arguments = ("--out", out, "--method", "sigma-zero", "--calls", 150, "--label", label)
+    result = run(photo, *arguments, "--target", target, "--region", tmp_path / "region.png")
+    assert result.exit_code == 0, said(result)
+    record = json.loads((out / "photo.json").read_text())
+    assert record["target_name"] == record["measures"]["predicted_name"] == target
+    assert record["region"] == "region.png"
+
+
+def test_not_fooled_is_said_and_only_recorded(tmp_path: Path, photo: Path) -> None:
+    out = tmp_path / "out"
+    result = run(photo, "--out", out, "--method", "sigma-zero", "--calls", 1)
+    assert result.exit_code == 1
+    assert "Not fooled: " in said(result)
+    assert [path.name for path in out.iterdir()] == ["photo.json"]
+    assert not json.loads((out / "photo.json").read_text())["measures"]["success"]
+
+
+def test_a_batch_goes_on_past_bad_pictures(tmp_path: Path, photo: Path) -> None:
+    grey, alpha, tiny = (tmp_path / f"{name}.png" for name in ("grey", "alpha", "tiny"))
+    Image.new("L", (32, 32)).save(grey)
+    Image.new("RGBA", (32, 32)).save(alpha)
+    Image.new("RGB", (1, 1)).save(tiny)
+    text = tmp_path / "text.png"
+    text.write_text("no picture")
+    cut = tmp_path / "cut.png"
+    cut.write_bytes(photo.read_bytes()[:400])
+    bad = [tmp_path / "missing.png", text, tiny, grey, alpha, cut]
+    out = tmp_path / "out"
+    result = run(*bad, photo, "--out", out, "--method", "sigma-zero", "--calls", 40)
+    assert result.exit_code == 2
+    words = said(result)
+    for message in (
+        "missing.png: there is no such file",
+        "text.png: not a picture",
+        "tiny.png: 1 x 1 pixels, expected at least 8 x 8",
+        "grey.png: mode L, expected 8-bit RGB",
+        "alpha.png: mode RGBA, expected 8-bit RGB",
+        "cut.png: ",
+    ):
+        assert message in words
+    assert words.count("Not attacked:") == 6
+    assert {path.name.partition("-")[0].partition(".")[0] for path in out.iterdir()} == {"photo"}
+
+
+def test_what_the_model_does_not_say_is_not_attacked(tmp_path: Path, photo: Path) -> None:
+    label = int(confident_pictures(1)[1][0])
+    out = tmp_path / "out"
+    wrong = run(photo, "--out", out, "--label", SHAPES[(label + 2) % 4], "--method", "pgd-l0")
+    assert wrong.exit_code == 2
+    assert "the model already says" in said(wrong)
+    unsure = run(photo, "--out", out, "--least-confidence", 1, "--method", "pgd-l0")
+    assert unsure.exit_code == 2
+    assert "--least-confidence 0 attacks all the same" in said(unsure)
+    same = run(photo, "--out", out, "--target", label, "--method", "pgd-l0")
+    assert "is what the model says" in said(same)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--label", "bars"), "'bars' is no class of small net; near: horizontal bars"),
+        (("--label", "9"), "--label 9: expected 0 to 3"),
+        (("--method", "magic"), "'magic' is no method; expected"),
+        (("--resize", "huge"), "'huge' is not a whole number"),
+        (("--calls", "0"), "'0' is not a whole number of at least 1"),
+        (("--least-confidence", "2"), "'2' is not a number from 0 to 1"),
+    ],
+)
+def test_wrong_arguments_are_named(
+    tmp_path: Path, photo: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    result = run(photo, "--out", tmp_path / "out", *arguments)
+    assert result.exit_code == 2
+    plain = said(result).replace("│ ", "").replace(" │", "")
+    assert message in plain
+    assert not (tmp_path / "out").exists()
+
+
+def test_regions_of_another_size_or_empty(tmp_path: Path, photo: Path) -> None:
+    region = tmp_path / "region.png"
+    Image.new("L", (16, 32), 255).save(region)
+    result = run(photo, "--out", tmp_path / "out", "--region", region, "--method", "pgd-l0")
+    assert result.exit_code == 2
+    assert "the region is 16 x 32, the picture 32 x 32" in said(result)
+    Image.new("L", (32, 32), 0).save(region)
+    result = run(photo, "--out", tmp_path / "out", "--region", region, "--method", "pgd-l0")
+    assert "the region is empty" in said(result)
+
+
+def test_models_that_cannot_be_had(tmp_path: Path, photo: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    result = run(photo, "--model", folder, "--out", tmp_path / "out")
+    assert result.exit_code == 2
+    assert "Error: model" in said(result)
+    assert not (tmp_path / "out").exists()
+
+
+def test_two_pictures_of_one_name(tmp_path: Path, photo: Path) -> None:
+    result = run(photo, tmp_path / "other" / "photo.jpg", "--out", tmp_path / "out")
+    assert result.exit_code == 2
+    assert "under one name" in said(result).replace("│ ", "").replace(" │", "")
+
+
+def test_a_full_disk_leaves_nothing(
+    tmp_path: Path, photo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(figures, "write_side_by_side", full)
+    out = tmp_path / "out"
+    result = run(photo, "--out", out, "--method", "sigma-zero", "--calls", 40)
+    assert result.exit_code == 2
+    assert "No space left on device" in said(result)
+    assert list(out.iterdir()) == []
+
+
+def test_progress_names_everything() -> None:
+    step = Progress(12, 13, 2, 0.9312, False, 53.21, None, k=120.0, temperature=0.31)
+    assert picture_run.progress_text(step, trained_classifier()) == (
+        "step 12, horizontal bars 0.931, k 120, t 0.31, B 53.2, not fooled yet"
+    )
+    step = step._replace(k=None, temperature=None, best_budget=50.0)
+    assert picture_run.progress_text(step, trained_classifier()).endswith("B 53.2, best 50.0")
+
+
+def test_the_densest_square_is_found() -> None:
+    changes = torch.zeros(200, 300)
+    changes[100:110, 250:260] = 0.5
+    changes[3, 3] = 1.0
+    region = figures.densest(changes)
+    assert region.side == 25
+    assert float(region.of(changes).sum()) == 50
+
+
+def test_the_scale_of_changes_is_absolute() -> None:
+    changes = torch.tensor([[0.0, 1 / 765], [0.1, 1.0]])
+    alone = figures.heat(changes[1:, :1])
+    together = figures.heat(changes)
+    assert (together[1, 0] == alone[0, 0]).all()
+    assert together[0, 0].tolist() == [0, 0, 0]
+    brightness = together.astype(int).sum(-1)
+    assert brightness[0, 1] < brightness[1, 0] < brightness[1, 1]
+
+
+def test_bench_from_the_command_line(tmp_path: Path, photo: Path) -> None:
+    words: list[Any] = ["attack-bench", photo.parent, "--model", "small", "--out", tmp_path / "out"]
+    words += ["--methods", "sigma-zero,pgd-l0", "--calls", "6,12", "--settings", "native"]
+    result = CliRunner().invoke(app, [*map(str, words), "--device", "cpu"])
+    assert result.exit_code == 0, said(result)
+    assert (tmp_path / "out" / "tables.md").read_text().startswith("# Sparse attack")
+    record = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert record["settings"]["calls"] == [6, 12]
+    assert record["settings"]["settings"] == [None]
+    again = CliRunner().invoke(app, [*map(str, words), "--device", "cpu", "--seed", "1"])
+    assert again.exit_code == 2
+    assert "seed was 0, is 1" in said(again)

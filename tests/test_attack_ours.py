@@ -1,0 +1,186 @@
+"""The sparse attack, its hard support, the paper's recipe and the dense control."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from attack_models import confident_pictures, trained_classifier
+from fast_lapsum import soft_topk
+from fast_lapsum.apps.attack import dense, ours, paper
+from fast_lapsum.apps.attack.hard_support import hard_support, hard_support_of
+from fast_lapsum.apps.attack.measures import (
+    budget,
+    changed_pixels,
+    measure,
+    round_to_8_bits,
+    through_png,
+)
+from fast_lapsum.apps.attack.protocol import Limits, Progress, Result
+from fast_lapsum.apps.attack.proximal import encode, no_change, proximal_step
+
+CALLS = 60
+
+
+@pytest.fixture(scope="module")
+def sure() -> tuple[Tensor, list[int]]:
+    images, labels = confident_pictures(3)
+    return images, labels.tolist()
+
+
+@pytest.fixture(scope="module")
+def results(sure: tuple[Tensor, list[int]]) -> list[Result]:
+    images, labels = sure
+    return ours.attack_batch(trained_classifier(), images, labels, limits=Limits(calls=CALLS))
+
+
+def test_fools_every_picture_after_saving(
+    sure: tuple[Tensor, list[int]], results: list[Result]
+) -> None:
+    for image, label, result in zip(*sure, results, strict=True):
+        assert result.success
+        assert result.calls <= CALLS
+        found = measure(trained_classifier(), result.adversarial, image, label)
+        assert found.success
+        assert found.predicted != label
+        assert found.budget == pytest.approx(budget(result.adversarial, image))
+        assert 0 < found.changed_pixels < 0.5 * image[0].numel()
+
+
+def test_batch_equals_single_pictures_and_seeds_change_nothing(
+    sure: tuple[Tensor, list[int]], results: list[Result]
+) -> None:
+    images, labels = sure
+    for seed, (image, label, together) in enumerate(zip(images, labels, results, strict=True)):
+        alone = ours.run(trained_classifier(), image, label, None, Limits(calls=CALLS), seed)
+        assert budget(alone.adversarial, image) == pytest.approx(
+            budget(together.adversarial, image), rel=0.05
+        )
+
+
+def test_lower_budget_than_the_recipe_and_a_third_of_the_dense_control(
+    sure: tuple[Tensor, list[int]], results: list[Result]
+) -> None:
+    images, labels = sure
+    ahead = []
+    for image, label, result in zip(images, labels, results, strict=True):
+        control = dense.run(trained_classifier(), image, label, None, Limits(calls=CALLS))
+        recipe = paper.run(trained_classifier(), image, label, None, Limits(calls=CALLS))
+        spent = budget(result.adversarial, image)
+        assert not control.success or budget(control.adversarial, image) > 3 * spent
+        ahead.append(not recipe.success or budget(recipe.adversarial, image) > spent)
+    assert all(ahead)
+
+
+def test_target_is_reached(sure: tuple[Tensor, list[int]]) -> None:
+    images, labels = sure
+    target = (labels[0] + 1) % 4
+    result = ours.run(trained_classifier(), images[0], labels[0], target, Limits(calls=100))
+    assert result.success
+    assert int(trained_classifier().predict(result.adversarial[None]).argmax()) == target
+
+
+def test_only_the_region_changes(sure: tuple[Tensor, list[int]]) -> None:
+    images, labels = sure
+    mask = torch.zeros(images.shape[-2:], dtype=torch.bool)
+    mask[:, 8:24] = True
+    for run in (ours.run, paper.run, dense.run):
+        limits = Limits(calls=30)
+        result = run(trained_classifier(), images[0], labels[0], None, limits, 0, None, mask)
+        changed = (result.adversarial != images[0]).any(0)
+        assert not (changed & ~mask).any()
+        assert changed.any()
+
+
+def test_limits_hold_and_progress_tells_every_step(sure: tuple[Tensor, list[int]]) -> None:
+    images, labels = sure
+    said: list[Progress] = []
+    classifier = trained_classifier()
+    result = ours.run(classifier, images[0], labels[0], None, Limits(steps=7), 0, said.append)
+    assert [one.step for one in said] == list(range(1, 8))
+    assert result.calls == classifier.calls == classifier.gradients == 7
+    assert said[0].predicted == labels[0]
+    assert said[0].budget == 0  # x' is the picture itself at step zero
+    none = ours.run(trained_classifier(), images[0], labels[0], None, Limits(seconds=0.0))
+    assert (none.calls, none.success) == (0, False)
+
+
+def test_patience_stops_early(sure: tuple[Tensor, list[int]]) -> None:
+    images, labels = sure
+    settings = ours.DEFAULT._replace(patience=3)
+    limits = Limits(calls=400)
+    result = ours.run(trained_classifier(), images[0], labels[0], None, limits, settings=settings)
+    assert result.success
+    assert result.calls < 400
+
+
+def test_picture_that_is_wrong_already_costs_nothing(sure: tuple[Tensor, list[int]]) -> None:
+    images, labels = sure
+    result = ours.run(trained_classifier(), images[0], (labels[0] + 1) % 4)
+    assert result.success
+    assert result.calls == 1
+    assert budget(result.adversarial, images[0]) == 0
+
+
+def test_proximal_step_meets_its_budget_and_decodes_through_the_operator() -> None:
+    generator = torch.Generator().manual_seed(0)
+    image = torch.rand(3, 40, 50, generator=generator)
+    gradient = torch.randn(3, 40, 50, generator=generator)
+    step = proximal_step(image, no_change(image), gradient, 0.3, 5.0, None)
+    assert float(step.values.abs().sum()) / 3 == pytest.approx(5, rel=1e-4)
+    encoded = encode(image, step, 0.7)
+    p = soft_topk(encoded.scores.flatten(), encoded.k, 0.7).view(40, 50)
+    decoded = torch.lerp(image, encoded.colours, p)
+    wanted = image.clone()
+    wanted.flatten(1)[:, step.places] += step.values
+    assert (decoded - wanted).abs().max() < 2e-3
+    assert encoded.colours.min() >= 0
+    assert encoded.colours.max() <= 1
+
+
+def test_hard_support_is_the_smallest_that_fools(
+    sure: tuple[Tensor, list[int]], results: list[Result]
+) -> None:
+    image, label = sure[0][0], sure[1][0]
+    found = hard_support_of(trained_classifier(), image, results[0], label)
+    assert found.pixels is not None
+    assert found.adversarial is not None
+    assert changed_pixels(found.adversarial, image) <= found.pixels
+    assert int(trained_classifier().predict(found.adversarial[None]).argmax()) != label
+    nothing = hard_support(trained_classifier(), image, torch.zeros(32, 32), image, label)
+    assert nothing.pixels is None
+    with pytest.raises(ValueError, match=r"result\.extra must hold"):
+        hard_support_of(trained_classifier(), image, results[0]._replace(extra={}), label)
+
+
+def test_saved_and_reloaded_picture_is_the_rounded_one() -> None:
+    image = torch.rand(3, 5, 4, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(through_png(image), round_to_8_bits(image))
+    assert changed_pixels(round_to_8_bits(image), round_to_8_bits(image)) == 0
+
+
+def test_paper_recipe_starts_at_the_picture_and_is_reproducible(
+    sure: tuple[Tensor, list[int]],
+) -> None:
+    images, labels = sure
+    said: list[Progress] = []
+    limits = Limits(calls=20)
+    one = paper.run(trained_classifier(), images[0], labels[0], None, limits, 3, said.append)
+    two = paper.run(trained_classifier(), images[0], labels[0], None, limits, 3)
+    assert said[0].budget == 0
+    assert torch.equal(one.adversarial, two.adversarial)
+
+
+def test_wrong_shapes_are_named() -> None:
+    with pytest.raises(ValueError, match=r"images must be \[N, 3, H, W\]"):
+        ours.attack_batch(trained_classifier(), torch.zeros(3, 8, 8), [0])
+    with pytest.raises(ValueError, match="labels must have one entry"):
+        ours.attack_batch(trained_classifier(), torch.zeros(2, 3, 8, 8), [0])
+    with pytest.raises(ValueError, match="masks must be boolean"):
+        ours.attack_batch(
+            trained_classifier(), torch.zeros(2, 3, 8, 8), [0, 0], masks=torch.ones(8, 8)
+        )
+    nothing = torch.zeros(8, 8, dtype=torch.bool)
+    with pytest.raises(ValueError, match="masks must leave some pixel"):
+        ours.attack_batch(trained_classifier(), torch.zeros(2, 3, 8, 8), [0, 0], masks=nothing)
