@@ -22,6 +22,7 @@ from ..solvers import backend as plain
 from ..solvers.backend import compute_dtype
 from . import relaunch
 from .backward import SUMS, rows_backward, scores_backward, sums_backward
+from .hard import write_hard_mask
 from .mask import mask_forward
 from .plan import STATE_FIELDS
 from .relaunch import Launched
@@ -175,12 +176,15 @@ def forward(
                 if key is not None and group.outer * group.inner == rows:
                     relaunch.keep_recipe(key, made, (scores, out, threshold, scratch))
     if hard and not on_chip:
-        budgets = (
-            scores.new_full((), budget_number, dtype=torch.float64) if budget is None else budget
-        )
-        plain.write_hard_mask(
-            out, scores, mask, largest, budgets.expand(scores.shape[:-1]), threshold
-        )
+        if budget is None and 0 <= budget_number <= n and budget_number == int(budget_number):
+            write_hard_mask(out, scores, mask, largest, int(budget_number), threshold)
+        else:
+            budgets = budget
+            if budgets is None:
+                budgets = scores.new_full((), budget_number, dtype=torch.float64)
+            plain.write_hard_mask(
+                out, scores, mask, largest, budgets.expand(scores.shape[:-1]), threshold
+            )
     return out, threshold
 
 
