@@ -487,6 +487,8 @@ def test_a_sample_that_misleads(lie: str, monkeypatch: pytest.MonkeyPatch) -> No
     sample_forward = launch.sample_forward
 
     class Lying:
+        arg_names = sample_forward.arg_names
+
         def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
             def run(*args: Any, **kwargs: Any) -> None:
                 sample_forward[grid](*args, **kwargs)

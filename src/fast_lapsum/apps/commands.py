@@ -16,6 +16,8 @@ from rich.markup import escape
 
 from fast_lapsum.bench import options
 
+from .coder_report import coder_report
+
 console = Console()
 errors = Console(stderr=True)
 
@@ -39,6 +41,7 @@ def register(app: typer.Typer) -> None:
     app.command("coder-study", epilog="Example: fast-lapsum coder-study photo.png --size 256")(
         coder_study
     )
+    app.command("coder-report", epilog="Example: fast-lapsum coder-report photos")(coder_report)
 
 
 def _decibels(text: str) -> float:
