@@ -26,8 +26,8 @@ void draw_sample(const Row<T>& row, std::vector<T>& sample) {
 }
 
 constexpr int64_t kBandFrom = 1024;  // shorter rows are iterated directly
-// Half the band's width. A miss, one row in two thousand, costs one more reading.
-constexpr double kSampleDeviations = 3.5;
+// Half the band's width. A miss, fewer than one row in ten thousand, costs one more reading.
+constexpr double kSampleDeviations = 4.0;
 
 int64_t sample_size(int64_t n) {
     const auto two_thirds = int64_t(std::cbrt(double(n)) * std::cbrt(double(n)));
