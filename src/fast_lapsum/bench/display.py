@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from types import TracebackType
+from typing import TypeVar
 
 from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     SpinnerColumn,
     TextColumn,
     TimeElapsedColumn,
@@ -18,6 +19,8 @@ from rich.progress import (
 from . import records
 from .runner import Row, Step
 from .tables import milliseconds
+
+Bar = TypeVar("Bar", bound="LiveBar")
 
 
 def outcome(row: Row) -> str:
@@ -44,39 +47,42 @@ def duration(seconds: float) -> str:
     return f"{whole} s" if whole < 60 else f"{whole // 60}:{whole % 60:02} min"
 
 
-class Display:
-    """Shows the steps of one experiment."""
+class LiveBar:
+    """A progress bar on a terminal for the length of a ``with``, nothing elsewhere."""
 
-    def __init__(self, console: Console, name: str) -> None:
+    def __init__(
+        self, console: Console, *columns: ProgressColumn, start: str, total: int | None = None
+    ) -> None:
         self._console = console
-        self._name = name
-        self._start = time.monotonic()
-        self._measured = 0
-        # Few refreshes: they run on the cores that are being measured.
-        self._progress = Progress(
+        # Few refreshes: they run on the cores that are at work.
+        self._bar = Progress(
             SpinnerColumn(),
-            MofNCompleteColumn(),
-            BarColumn(bar_width=20),
-            TimeElapsedColumn(),
+            *columns,
             TextColumn("{task.description}", markup=False),
             console=console,
             transient=True,
             refresh_per_second=2,
             disable=not console.is_terminal,
         )
-        self._task = self._progress.add_task(f"{name}: starting", total=None)
+        self._task = self._bar.add_task(start, total=total)
 
-    def __enter__(self) -> Display:
-        self._progress.start()
+    def __enter__(self: Bar) -> Bar:
+        self._bar.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._progress.stop()
+    def __exit__(self, *exception: object) -> None:
+        self._bar.stop()
+
+
+class Display(LiveBar):
+    """Shows the steps of one experiment."""
+
+    def __init__(self, console: Console, name: str) -> None:
+        columns = (MofNCompleteColumn(), BarColumn(bar_width=20), TimeElapsedColumn())
+        super().__init__(console, *columns, start=f"{name}: starting")
+        self._name = name
+        self._start = time.monotonic()
+        self._measured = 0
 
     @property
     def elapsed(self) -> float:
@@ -91,7 +97,7 @@ class Display:
             if not self._console.is_terminal:
                 times = duration(self.elapsed) + self._left(step)
                 self.line(f"{step.done}/{step.total} {place}: {outcome(step.row)}; {times}")
-        self._progress.update(
+        self._bar.update(
             self._task,
             completed=step.done,
             total=step.total,

@@ -5,15 +5,15 @@ from __future__ import annotations
 import tempfile
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from torch import Tensor
 
 from fast_lapsum.bench import environment
+from fast_lapsum.bench.display import LiveBar
 from fast_lapsum.bench.results import write_json
 
 from . import figures, pictures
@@ -238,39 +238,17 @@ def _summary(path: Path, record: dict[str, Any]) -> str:
     )
 
 
-class _Display:
+class _Display(LiveBar):
     """Live progress: a line that changes on a terminal, a line every few seconds elsewhere."""
 
     def __init__(self, console: Console, name: str, classifier: Classifier, limits: Limits) -> None:
-        self._console = console
+        columns = (TextColumn(name, markup=False), BarColumn(bar_width=16), TimeElapsedColumn())
+        total = limits.calls or limits.steps
+        super().__init__(console, *columns, start="starting", total=total)
         self._name = name
         self._classifier = classifier
         self._last = time.monotonic()
         self._by_calls = limits.calls is not None
-        self._bar = Progress(
-            SpinnerColumn(),
-            TextColumn(name, markup=False),
-            BarColumn(bar_width=16),
-            TimeElapsedColumn(),
-            TextColumn("{task.description}", markup=False),
-            console=console,
-            transient=True,
-            refresh_per_second=4,
-            disable=not console.is_terminal,
-        )
-        self._task = self._bar.add_task("starting", total=limits.calls or limits.steps)
-
-    def __enter__(self) -> _Display:
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._bar.stop()
 
     def step(self, step: Step) -> None:
         """Show where the attack stands."""

@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+from rich.progress import BarColumn, TextColumn
 from rich.table import Table
 
-from fast_lapsum.bench.display import duration
+from fast_lapsum.bench.display import LiveBar, duration
 from fast_lapsum.bench.results import finished_file
 
 from . import container, figure, picture
@@ -155,36 +154,14 @@ def _levels_table(contents: container.Contents) -> Table:
     return table
 
 
-class _Display:
+class _Display(LiveBar):
     """Progress of training: a bar on a terminal, a line every few seconds elsewhere."""
 
     def __init__(self, console: Console, pixels: int) -> None:
-        self._console = console
+        columns = (TextColumn("step {task.completed}/{task.total}"), BarColumn(bar_width=20))
+        super().__init__(console, *columns, start="starting")
         self._pixels = pixels
         self._last = time.monotonic()
-        self._bar = Progress(
-            SpinnerColumn(),
-            TextColumn("step {task.completed}/{task.total}"),
-            BarColumn(bar_width=20),
-            TextColumn("{task.description}", markup=False),
-            console=console,
-            transient=True,
-            refresh_per_second=2,
-            disable=not console.is_terminal,
-        )
-        self._task = self._bar.add_task("starting", total=None)
-
-    def __enter__(self) -> _Display:
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._bar.stop()
 
     def step(self, step: Step) -> None:
         """Show where training stands."""
