@@ -436,6 +436,18 @@ def test_gradients_in_a_wide_gap(tier: tuple[launch.Streaming | None, int]) -> N
     _check(torch.tensor([[0.0, 1.0]]), 1.0, 1 / 160, grad=grad, settings=settings)
 
 
+def test_gradient_for_the_temperature_beside_scores_near_the_largest_float(
+    tier: tuple[launch.Streaming | None, int],
+) -> None:
+    """Where e^-|u| is nothing, u is no number to add up: a thousand of 1e36 are infinite."""
+    settings, _ = tier
+    scores = normal(2, 1000, seed=0, dtype=torch.float32)
+    scores[0, 5] = 1e30
+    scores[1, :700] = -1e31
+    k, t = (torch.tensor(pair).double() for pair in ([1.0, 250.0], [1e-6, 1e-6]))
+    _check(scores, k, t, settings=settings)
+
+
 # streams whose plans fail
 
 

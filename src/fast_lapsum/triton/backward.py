@@ -29,6 +29,8 @@ LN2 = tl.constexpr(0.6931471805599453)
 #: Float64 values that a program leaves: shift, sums of w, g w, w u, g w u with w = 2^(shift - |v|).
 SUMS = tl.constexpr(5)
 TILES_PER_SUM = tl.constexpr(16)
+#: e^-|u| is zero in every format long before |v| gets here.
+VANISHED_AT = tl.constexpr(2048.0)
 
 
 @triton.jit
@@ -37,6 +39,12 @@ def _exponent(r, hi, lo, inverse):
     v = ((r - hi) - lo) * inverse
     is_live = tl.abs(v) < float("inf")
     return tl.where(is_live, v, 0.0), is_live
+
+
+@triton.jit
+def _near(v):
+    """v where it can matter to d t, else 0: sums of thousands of v near the largest float overflow."""
+    return tl.where(tl.abs(v) < VANISHED_AT, v, 0.0)
 
 
 @triton.jit
@@ -127,8 +135,9 @@ def rows_backward(
     weight_u = tl.zeros((), tl.float64)
     grad_weight_u = tl.zeros((), tl.float64)
     if d_budget is not None:
-        weight_u = tl.sum(w * v, 0).to(tl.float64) * LN2
-        grad_weight_u = tl.sum(g * w * v, 0).to(tl.float64) * LN2
+        near = _near(v)
+        weight_u = tl.sum(w * near, 0).to(tl.float64) * LN2
+        grad_weight_u = tl.sum(g * w * near, 0).to(tl.float64) * LN2
     mean_grad, d_k, d_t = _row_gradients(
         shift.to(tl.float64), weight, grad_weight, weight_u, grad_weight_u, hi, t, is_hard
     )
@@ -215,8 +224,9 @@ def sums_backward(
                 w = tl.exp2(anchor - distance)
                 w_sums = w_sums * kept + w
                 gw_sums = gw_sums * kept + g * w
-                wu_sums = wu_sums * kept + w * v
-                gwu_sums = gwu_sums * kept + g * w * v
+                near = _near(v)
+                wu_sums = wu_sums * kept + w * near
+                gwu_sums = gwu_sums * kept + g * w * near
                 shifts = shift
             else:
                 w = tl.exp2(-distance)

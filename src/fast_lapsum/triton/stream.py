@@ -48,6 +48,8 @@ LISTS = tl.constexpr(32)
 TICKET_FIELDS = tl.constexpr(33)
 #: Tiles whose float32 sums are added before they go to float64: equal addends do not average out.
 TILES_PER_SUM = tl.constexpr(16)
+#: Scores that a thread loads at once (float32).
+NEIGHBOURS = tl.constexpr(4)
 #: Tiles that a program of the first round asks for ahead, and cache lines in each.
 PREFETCHED_TILES = tl.constexpr(8)
 PREFETCHED_LINES = tl.constexpr(64)
@@ -82,8 +84,19 @@ def _add5(a0, a1, a2, a3, a4, b0, b1, b2, b3, b4):
 
 
 @triton.jit
-def _add_band(a0, a1, a2, a3, b0, b1, b2, b3):
-    return a0 + b0, a1 | b1, a2 + b2, a3 + b3
+def _by_neighbours(x, BLOCK: tl.constexpr):
+    """Sums of few neighbours, which one thread holds: no thread waits for another."""
+    return tl.sum(tl.reshape(x, (BLOCK // NEIGHBOURS, NEIGHBOURS)), 1)
+
+
+@triton.jit
+def _add3(a0, a1, a2, b0, b1, b2):
+    return a0 + b0, a1 + b1, a2 + b2
+
+
+@triton.jit
+def _or(a, b):
+    return a | b
 
 
 @triton.jit
@@ -107,12 +120,10 @@ def _statistics(
     ``r`` is the first tile; while one is worked on the next is on its way.
     """
     scores, mask, along, mask_along = reading
-    above = tl.zeros((), tl.int32)
-    close_above = tl.zeros((), tl.int32)
-    close_below = tl.zeros((), tl.int32)
+    total = tl.zeros((BLOCK // NEIGHBOURS,), tl.float64)
+    total_above = tl.zeros((BLOCK // NEIGHBOURS,), tl.float64)
+    packed = tl.zeros((BLOCK // NEIGHBOURS,), tl.int64)
     at = tl.zeros((), tl.int32)
-    sum_below = tl.zeros((), tl.float64)
-    sum_above = tl.zeros((), tl.float64)
     near_below = tl.full((), float("-inf"), COMPUTE)
     near_above = tl.full((), float("inf"), COMPUTE)
     tiles = tile_count(n, BLOCK)
@@ -145,26 +156,27 @@ def _statistics(
                 below_scores = tl.maximum(below_scores, tl.where(r < b, r, float("-inf")))
                 above_scores = tl.minimum(above_scores, tl.where(is_above, r, float("inf")))
             r = following
-        p0, p1, p2, p3, p4 = tl.reduce(
-            (
-                counts & 255,
-                (counts >> 8) & 255,
-                counts >> 16 if IS_FIRST else (counts >> 16) & 255,
-                all_sums.to(tl.float64),
-                above_sums.to(tl.float64),
-            ),
-            0,
-            _add5,
-        )
-        above += p0
-        close_above += p1
-        close_below += p2
-        sum_below += p3 - p4
-        sum_above += p4
+        total += _by_neighbours(all_sums, BLOCK).to(tl.float64)
+        total_above += _by_neighbours(above_sums, BLOCK).to(tl.float64)
+        fields = _by_neighbours(counts & 0xFFFFFF, BLOCK).to(tl.int64)
+        packed += fields & 255 | (fields & 0xFF00) << 13 | (fields & 0xFF0000) << 26
         if not IS_FIRST:
             at += tl.sum(counts >> 24, 0)
             near_below = tl.maximum(near_below, tl.max(below_scores, 0))
             near_above = tl.minimum(near_above, tl.min(above_scores, 0))
+    low_bits = (1 << 21) - 1
+    above, close_above, close_below, sum_all, sum_above = tl.reduce(
+        (
+            (packed & low_bits).to(tl.int32),
+            ((packed >> 21) & low_bits).to(tl.int32),
+            (packed >> 42).to(tl.int32),
+            total,
+            total_above,
+        ),
+        0,
+        _add5,
+    )
+    sum_below = sum_all - sum_above
     return above, close_above, close_below, at, sum_below, sum_above, near_below, near_above
 
 
@@ -223,9 +235,9 @@ def _band(
     Few tiles have any: those are read once more.
     """
     scores, mask, along, mask_along = reading
-    above = tl.zeros((), tl.int32)
-    sum_below = tl.zeros((), tl.float64)
-    sum_above = tl.zeros((), tl.float64)
+    total_below = tl.zeros((BLOCK // NEIGHBOURS,), tl.float64)
+    total_above = tl.zeros((BLOCK // NEIGHBOURS,), tl.float64)
+    number_above = tl.zeros((BLOCK // NEIGHBOURS,), tl.int32)
     tiles = tile_count(n, BLOCK)
     for group in range(program, tiles, programs * TILES_PER_SUM):
         counts = tl.zeros((BLOCK,), tl.int32)
@@ -247,19 +259,10 @@ def _band(
             below_sums += tl.where(is_over, 0.0, e)
             hit *= 2
             r = following
-        p0, hits, p2, p3 = tl.reduce(
-            (
-                counts & 255,
-                counts >> 8,
-                below_sums.to(tl.float64),
-                above_sums.to(tl.float64),
-            ),
-            0,
-            _add_band,
-        )
-        above += p0
-        sum_below += p2
-        sum_above += p3
+        total_below += _by_neighbours(below_sums, BLOCK).to(tl.float64)
+        total_above += _by_neighbours(above_sums, BLOCK).to(tl.float64)
+        number_above += _by_neighbours(counts & 255, BLOCK)
+        hits = tl.reduce(counts >> 8, 0, _or)
         if hits > 0:
             _gather(
                 reading,
@@ -277,6 +280,7 @@ def _band(
                 BLOCK,
                 COMPUTE,
             )
+    above, sum_below, sum_above = tl.reduce((number_above, total_below, total_above), 0, _add3)
     return above, sum_below, sum_above
 
 
