@@ -15,14 +15,17 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
-from attack_models import confident_pictures, trained_classifier
+from attack_models import SmallNet, confident_pictures, trained_classifier
 from fast_lapsum.apps.attack import bench_run, compare, pictures, tables, tables_text
 from fast_lapsum.apps.attack.baselines import sigma_zero
+from fast_lapsum.apps.attack.classifiers import ModelError
 from fast_lapsum.apps.attack.compare import Plan
 from fast_lapsum.apps.attack.comparison_file import CompareError, read
 from fast_lapsum.apps.attack.memory import is_memory, limited_memory
 from fast_lapsum.apps.attack.protocol import Classifier
+from fast_lapsum.apps.attack.workers import Pool
 
 CPU = torch.device("cpu")
 PLAN = Plan("small", ("sigma-zero", "pgd-l0"), (None,), (8, 16), 60.0, 4.0, 0, 0.8, False)
@@ -58,7 +61,7 @@ def by_method(table: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 def test_main_table_by_hand() -> None:
     found = by_method(tables.main_table(ROWS, "native", 100))
-    assert list(found) == ["ours", "sigma-zero", "dense", "sparse-fool"]
+    assert list(found) == ["ours", "dense", "sigma-zero", "sparse-fool"]
     assert found["ours"]["fooled_percent"] == 100
     assert found["ours"]["median_B"] == 20
     assert found["ours"]["median_L_star"] == 8
@@ -105,6 +108,24 @@ def test_verdict_counts_pictures_that_a_rival_fools() -> None:
     assert found["contested"] == 2
     assert found["won_percent"] == 50
     assert found["dense_over_ours"] == 4
+    assert found["best_other_median_B"] == 15
+    assert not found["ours_lowest_median_of_all"]
+    assert found["contested_by_all"] == 3
+    assert found["won_percent_of_all"] == pytest.approx(200 / 3)
+    assert found["won_percent_against"] == {"dense": 100, "sigma-zero": 50, "sparse-fool": None}
+
+
+def test_verdict_against_all_counts_the_control() -> None:
+    found = tables.verdict([*ROWS, *(row(name, "dense:x=1", 1.0) for name in "abc")], "native", 100)
+    assert found["best_rival_median_B"] == 15
+    assert found["best_other_median_B"] == 1
+    assert found["won_percent"] == 50
+    assert found["won_percent_of_all"] == 0
+    assert found["dense_over_ours"] == pytest.approx(1 / 20)
+    alone = tables.verdict([row("a", "ours", 5.0)], "native", 100)
+    assert alone["ours_lowest_median"]
+    assert alone["won_percent"] is None
+    assert not tables.verdict([row("a", "dense", 5.0)], "native", 100)["ours_lowest_median"]
 
 
 def test_every_method_is_shown_at_its_best_settings() -> None:
@@ -115,13 +136,39 @@ def test_every_method_is_shown_at_its_best_settings() -> None:
     assert table["sigma-zero"]["median_B"] == 5
 
 
+def test_the_best_settings_fool_most_and_then_change_least() -> None:
+    rows = [
+        *ROWS,
+        *(row(name, "ours:x=1", 9.0) for name in "abc"),
+        row("a", "ours:x=2", 1.0),  # lowest, and all that were run, but fools fewer
+        row("b", "ours:x=2", 1.0),
+        *(row(name, "ours:x=3", 12.0) for name in "abc"),
+    ]
+    main = by_method(tables.main_table(rows, "native", 100))["ours"]
+    assert (main["settings"], main["settings_tried"], main["median_B"]) == ("x=1", 4, 9)
+    paired = by_method(tables.paired_table(rows, "native", 100))
+    assert paired["sigma-zero"]["median_ratio"] == pytest.approx((20 / 9 + 10 / 9) / 2)
+    budgets = by_method(tables.budget_table(rows, "native", 100))
+    assert budgets["ours"]["settings"] == "x=1"
+    assert tables.verdict(rows, "native", 100)["ours_settings"] == "x=1"
+    assert tables.curve(rows, "native", 100)["ours"][-1] == (9.0, 1.0)
+    text = tables_text.markdown(tables.all_tables(rows))
+    assert "| ours | x=1 (best of 4) | 100 |" in text
+    assert "| ours (x=1) | 100 |" in text
+    assert tables.all_tables(rows[::-1]) == tables.all_tables(rows)  # whichever came first
+
+
 def test_markdown_marks_the_papers_numbers() -> None:
     text = tables_text.markdown(tables.all_tables(ROWS))
     assert "## native, at most 100 classifier calls" in text
     assert "median B (paper)" in text
     assert "3,101" in text
     assert "| sigma-zero (paper) | 0 | 1 | 9 | 48 | 84 | 92 | 98 |" in text
-    assert "Lowest median B: no (20 against 15)" in text
+    assert "Lowest median B: no (20 against 15 of the best rival, 15 of any other)" in text
+    assert "Lowest B on 50% of 2 pictures that it and rivals fool (66.67% of 3" in text
+    assert "Seconds" not in text
+    shared = [{**one, "jobs": 8} for one in ROWS]
+    assert "up to 8 rows at a time" in tables_text.markdown(tables.all_tables(shared))
 
 
 def folder_of_pictures(path: Path, count: int = 2, manifest: bool = True) -> Path:
@@ -306,3 +353,175 @@ def test_a_killed_run_leaves_whole_rows(tmp_path: Path) -> None:
     saved = json.loads(path.read_text())
     assert [line["key"]["calls"] for line in saved["rows"]] == [4, 5, 6, 7, 8, 9]
     assert all(math.isfinite(line["values"]["B"]) for line in saved["rows"])
+
+
+class DeadlyNet(SmallNet):
+    """Ends its process when a picture of 40 pixels is attacked."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        if images.shape[-1] == 40 and images.requires_grad:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().forward(images)
+
+
+def untrained(resize: int | None) -> Classifier:
+    torch.manual_seed(0)
+    return Classifier(DeadlyNet())
+
+
+UNTRAINED = PLAN._replace(least_confidence=0.0)
+
+
+def without_seconds(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """What two runs have in common, by key."""
+    found = {}
+    for line in rows:
+        values = {name: value for name, value in line["values"].items() if name != "seconds"}
+        found[json.dumps(line["key"])] = (line["status"], values)
+    return found
+
+
+def test_two_jobs_go_on_where_one_was_stopped(tmp_path: Path) -> None:
+    folder = folder_of_pictures(tmp_path / "in", manifest=False)
+    (folder / "bad.png").write_text("no picture")
+    alone = compare.run(folder, UNTRAINED, untrained, tmp_path / "alone.json", CPU, quiet)
+    assert any(line["values"]["success"] for line in alone["rows"])
+    path = tmp_path / "results.json"
+    told: list[str] = []
+
+    def stop_early(text: str) -> None:
+        told.append(text)
+        if "[3/8]" in text:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        compare.run(folder, UNTRAINED, untrained, path, CPU, stop_early)
+    before = read(path)["rows"]
+    assert len(before) == 3
+    told.clear()
+    record = compare.run(folder, UNTRAINED, untrained, path, CPU, told.append, jobs=2)
+    assert record == read(path)
+    assert record["complete"]
+    assert record["rows"][:3] == before
+    assert without_seconds(record["rows"]) == without_seconds(alone["rows"])
+    assert [line["jobs"] for line in record["rows"]] == [1] * 3 + [2] * 5
+    assert record["settings"]["jobs"] == 2
+    assert "bad.png, native: left out" in told[0]
+    assert [text.split()[0] for text in told[1:]] == [f"[{count}/8]" for count in range(4, 9)]
+
+    def by_name(note: dict[str, Any]) -> str:
+        return str(note["picture"])
+
+    assert sorted(record["pictures"], key=by_name) == sorted(alone["pictures"], key=by_name)
+
+
+def test_a_killed_worker_costs_one_row(tmp_path: Path) -> None:
+    folder = folder_of_pictures(tmp_path / "in", 2, manifest=False)
+    pictures.write(folder / "deadly.png", torch.rand(3, 40, 40))
+    plan = UNTRAINED._replace(settings=(None, 32), calls=(4,), methods=("sigma-zero",))
+    plan = plan._replace(each_once=True)
+    record = compare.run(folder, plan, untrained, tmp_path / "results.json", CPU, quiet, jobs=2)
+    assert record["complete"]
+    assert {line["key"]["setting"] for line in record["rows"]} == {"native"}
+    found = {line["key"]["picture"]: line for line in record["rows"]}
+    assert len(found) == len(record["rows"]) == 3
+    assert found["0.png"]["status"] == found["1.png"]["status"] == "ok"
+    assert found["deadly.png"]["status"] == "error"
+    assert "the worker process was killed by SIGKILL" in found["deadly.png"]["reason"]
+
+
+class Echo:
+    """Says which worker it is."""
+
+    spoiled = False
+
+    def __call__(self, task: str) -> tuple[int, int]:
+        if task == "raise":
+            raise ModelError("no such model")
+        self.spoiled = task == "spoil"
+        return os.getpid(), torch.get_num_threads()
+
+
+def test_workers_are_replaced_and_errors_passed_on() -> None:
+    with Pool(Echo, 1, 3) as pool:
+        found = list(pool.run(["a", "spoil", "b"]))
+        assert [task for task, _ in found] == ["a", "spoil", "b"]
+        answers = dict(found)
+        assert answers["a"] == answers["spoil"]
+        assert answers["a"][0] != answers["b"][0]
+        assert answers["b"][1] == 3
+        with pytest.raises(ModelError, match="no such model"):
+            list(pool.run(["raise"]))
+
+
+def test_large_rows_come_first_and_jobs_are_no_other_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Here:
+        """The pool without its processes."""
+
+        def __init__(self, setup: Any, count: int, threads: int) -> None:
+            self.make = setup()
+            self.count = (count, threads)
+
+        def __enter__(self) -> Any:
+            return self
+
+        def __exit__(self, *exception: object) -> None:
+            pass
+
+        def run(self, tasks: Any, idle: Any) -> Any:
+            return ((task, self.make(task)) for task in tasks)
+
+    monkeypatch.setattr(compare, "Pool", Here)
+    folder = folder_of_pictures(tmp_path / "in")
+    path = tmp_path / "results.json"
+    record = compare.run(folder, PLAN, load, path, CPU, quiet, jobs=3)
+    assert [line["key"]["calls"] for line in record["rows"]] == [16] * 4 + [8] * 4
+    assert read(path) == record
+    assert compare.run(folder, PLAN, load, path, CPU, quiet, jobs=2)["rows"] == record["rows"]
+
+
+_INTERRUPTED = """
+import sys
+from pathlib import Path
+import torch
+import test_attack_compare
+from fast_lapsum.apps.attack import commands, compare
+plan = test_attack_compare.UNTRAINED._replace(methods=("sigma-zero",), calls=(4, 4000000))
+if __name__ == "__main__":
+    with commands._clean_end():
+        compare.run(Path(sys.argv[1]), plan, test_attack_compare.untrained, Path(sys.argv[2]),
+                    torch.device("cpu"), lambda text: print(text, flush=True), jobs=2)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "killpg"), reason="process groups are Unix's")
+def test_a_signal_ends_the_workers_too(tmp_path: Path) -> None:
+    folder = folder_of_pictures(tmp_path / "in", 1, manifest=False)
+    (folder / "bad.png").write_text("no picture")  # so that both workers start at once
+    path = tmp_path / "results.json"
+    script = tmp_path / "script.py"
+    script.write_text(_INTERRUPTED)
+    process = subprocess.Popen(
+        [sys.executable, str(script), str(folder), str(path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        start_new_session=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert "bad.png, native: left out" in process.stdout.readline()
+        assert "[1/2] 0.png, native, 4 calls" in process.stdout.readline()
+        os.killpg(process.pid, signal.SIGTERM)
+        _, said = process.communicate(timeout=30)  # to the end of the last that can write there
+        assert "Stopped. What was finished is kept." in said
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+    record = read(path)
+    assert [line["key"]["calls"] for line in record["rows"]] == [4]
+    assert not record["complete"]

@@ -18,7 +18,7 @@ from fast_lapsum.apps.attack.measures import (
     through_png,
 )
 from fast_lapsum.apps.attack.protocol import Limits, Progress, Result
-from fast_lapsum.apps.attack.proximal import encode, no_change, proximal_step
+from fast_lapsum.apps.attack.proximal import no_change, proximal_step
 
 CALLS = 60
 
@@ -123,20 +123,52 @@ def test_picture_that_is_wrong_already_costs_nothing(sure: tuple[Tensor, list[in
     assert budget(result.adversarial, images[0]) == 0
 
 
-def test_proximal_step_meets_its_budget_and_decodes_through_the_operator() -> None:
+def test_proximal_step_meets_its_budget_inside_the_colour_cube() -> None:
     generator = torch.Generator().manual_seed(0)
     image = torch.rand(3, 40, 50, generator=generator)
     gradient = torch.randn(3, 40, 50, generator=generator)
-    step = proximal_step(image, no_change(image), gradient, 0.3, 5.0, None)
-    assert float(step.values.abs().sum()) / 3 == pytest.approx(5, rel=1e-4)
-    encoded = encode(image, step, 0.7)
-    p = soft_topk(encoded.scores.flatten(), encoded.k, 0.7).view(40, 50)
-    decoded = torch.lerp(image, encoded.colours, p)
-    wanted = image.clone()
-    wanted.flatten(1)[:, step.places] += step.values
-    assert (decoded - wanted).abs().max() < 2e-3
-    assert encoded.colours.min() >= 0
-    assert encoded.colours.max() <= 1
+    start = no_change(image)
+    for goal in (5.0, 200.0):
+        step = proximal_step(image, start, gradient, 0.3, goal, None)
+        assert float(step.values.abs().sum()) / 3 == pytest.approx(goal, rel=1e-2)
+        here = image.flatten(1)[:, step.places]
+        moved = -0.3 * gradient.flatten(1)[:, step.places]
+        changed = step.values != 0
+        free = changed & (here + step.values > 0) & (here + step.values < 1)
+        # Soft thresholding: every free colour stops short by the threshold.
+        short = (moved - step.values).abs()
+        assert (short[free] - step.threshold).abs().max() < 1e-5
+        assert (moved[~changed].abs() <= step.threshold + 1e-5).all()
+        start = step._replace(values=torch.zeros_like(step.values))
+
+
+def test_proximal_step_without_enough_room_takes_all() -> None:
+    image = torch.full((3, 4, 4), 0.5)
+    gradient = torch.ones(3, 4, 4)
+    step = proximal_step(image, no_change(image), gradient, 10.0, 100.0, None)
+    assert step.threshold < 1e-3
+    assert torch.equal(step.values, torch.full((3, 16), -0.5))
+
+
+def test_result_is_decoded_by_the_operator(
+    sure: tuple[Tensor, list[int]], results: list[Result]
+) -> None:
+    """The picture is x' = (1 - p) I + p sigma(z) with the p of the scores, k and t handed back."""
+    for image, result in zip(sure[0], results, strict=True):
+        extra = result.extra
+        scores, colours = extra["scores"], extra["colours"]
+        k, t = extra["k"], extra["t"]
+        assert isinstance(scores, Tensor)
+        assert isinstance(colours, Tensor)
+        assert isinstance(k, float)
+        assert isinstance(t, float)
+        p = soft_topk(scores.flatten(), k, t).view_as(scores)
+        decoded = round_to_8_bits(torch.lerp(image, colours, p))
+        off = (decoded - result.adversarial).abs()  # a level where rounding is a tie
+        assert off.max() <= 1.01 / 255
+        assert (off > 0).sum() <= 2
+        assert float(p.sum()) == pytest.approx(k, rel=1e-5)
+        assert changed_pixels(result.adversarial, image) <= 2 * k + 5
 
 
 def test_hard_support_is_the_smallest_that_fools(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import time
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -180,17 +181,25 @@ def test_bits_do_not_depend_on_the_run(n: int) -> None:
                 assert torch.equal(one, two)
 
 
+def _allocated() -> int:
+    """Bytes in use once autograd's own thread has let go of the last step, a moment after it."""
+    gc.collect()
+    found = []
+    for _ in range(50):
+        torch.cuda.synchronize()
+        found.append(torch.cuda.memory_allocated())
+        time.sleep(0.01)
+    return min(found)
+
+
 @pytest.mark.parametrize(("n", "steps"), [(1000, 10_000), (100_000, 300)])
 def test_memory_does_not_grow(n: int, steps: int) -> None:
     step = _step(_randn(1, n), _randn(1, n, seed=1), n / 16, 0.1)
     step()
-    torch.cuda.synchronize()
-    gc.collect()  # what earlier tests left behind is not for this one to see go
-    before = torch.cuda.memory_allocated()
+    before = _allocated()
     for _ in range(steps):
         step()
-    torch.cuda.synchronize()
-    assert torch.cuda.memory_allocated() == before
+    assert _allocated() == before
 
 
 @pytest.mark.parametrize("t", [1.0, 1e-3])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -12,10 +13,17 @@ from fast_lapsum.bench.results import finished_file, write_json
 from . import compare, figures, picture_run, tables, tables_text
 from .compare import Plan
 from .comparison_file import Record
+from .protocol import Classifier
 
 
 def run(
-    folder: Path, plan: Plan, out: Path, device: torch.device, console: Console, fresh: bool
+    folder: Path,
+    plan: Plan,
+    out: Path,
+    device: torch.device,
+    console: Console,
+    fresh: bool,
+    jobs: int = 1,
 ) -> list[str]:
     """Run, save and draw; what was wrong with pictures that could not be read."""
 
@@ -25,15 +33,21 @@ def run(
     record = compare.run(
         folder,
         plan,
-        lambda resize: picture_run.load(plan.model, resize, device),
+        partial(_load, plan.model, device),
         out / "results.json",
         device,
         report,
         fresh,
+        jobs,
     )
     for path in write(record, out):
         report(f"Written: {path}")
     return sorted({note["why"] for note in record["pictures"] if note.get("bad")})
+
+
+def _load(model: str, device: torch.device, resize: int | None) -> Classifier:
+    """Picklable, and asks ``picture_run`` each time, where tests put a model of their own."""
+    return picture_run.load(model, resize, device)
 
 
 def write(record: Record, out: Path) -> list[Path]:

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .protocol import Classifier
+from .resizing import Resizing
 
 Resize = int | None | Literal["config"]
 
@@ -55,6 +55,7 @@ class Preprocessing(nn.Module):
         if resize is not None and resize < 1:
             raise ValueError(f"resize must be a positive number of pixels, got resize={resize}")
         self.resize = resize
+        self._resizing = Resizing()
         self.register_buffer("mean", torch.tensor(list(mean)).view(3, 1, 1))
         self.register_buffer("std", torch.tensor(list(std)).view(3, 1, 1))
 
@@ -63,9 +64,7 @@ class Preprocessing(nn.Module):
         short = min(images.shape[-2:])
         if self.resize is not None and short != self.resize:
             size = [max(1, round(side * self.resize / short)) for side in images.shape[-2:]]
-            images = F.interpolate(
-                images, size=size, mode="bilinear", antialias=True, align_corners=False
-            )
+            images = self._resizing(images, size)
         return (images - self.mean) / self.std
 
 

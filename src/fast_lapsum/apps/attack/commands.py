@@ -232,6 +232,15 @@ def attack_bench(
             metavar="NUMBER",
         ),
     ] = None,
+    jobs: Annotated[
+        int,
+        typer.Option(
+            help="Processes that share the rows, each with its own model and limit of memory."
+            " Seconds are then not comparable.",
+            parser=options.whole(at_least=1),
+            metavar="INTEGER",
+        ),
+    ] = 1,
     seed: Seed = 0,
     device: Device = None,
     fresh: Annotated[
@@ -267,7 +276,7 @@ def attack_bench(
         each_once,
     )
     with _clean_end():
-        bad = bench_run.run(folder, plan, out, where, console, fresh)
+        bad = bench_run.run(folder, plan, out, where, console, fresh, jobs)
     for problem in bad:
         _warn("[bold red]Left out:[/]", problem)
     if bad:
@@ -299,6 +308,7 @@ def _clean_end() -> Iterator[None]:
     """Errors as one line and exit code 2; an interruption says that it was one."""
     from .classifiers import ModelError
     from .comparison_file import CompareError
+    from .workers import WorkerError
 
     def stop(number: int, frame: FrameType | None) -> NoReturn:
         raise KeyboardInterrupt(number)
@@ -306,7 +316,7 @@ def _clean_end() -> Iterator[None]:
     before = signal.signal(signal.SIGTERM, stop)
     try:
         yield
-    except (ModelError, CompareError) as error:
+    except (ModelError, CompareError, WorkerError) as error:
         _fail(str(error))
     except OSError as error:
         _fail(f"{error.filename or 'writing'}: {error.strerror or error}")

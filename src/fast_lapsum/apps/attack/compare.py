@@ -1,8 +1,8 @@
 """All methods over a folder of pictures: one row per picture, setting, calls and method.
 
-Every row is saved as soon as it is there, the whole file at once, so a run that is killed loses at
-most the row it was in, and goes on from there. Rows of another model, seed, limit or machine are
-never mixed: such a file is refused.
+Every row is saved as soon as it is there (with several jobs, within a second or so), the whole file
+at once, so a run that is killed loses at most the rows it was in, and goes on from there. Rows of
+another model, seed, limit or machine are never mixed: such a file is refused.
 """
 
 from __future__ import annotations
@@ -10,7 +10,11 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Callable, Iterator
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,11 +30,16 @@ from .measures import measure, pixel_changes
 from .memory import is_memory, limited_memory
 from .methods import method
 from .pictures import PictureError
-from .protocol import Attack, Classifier, Limits, Result
+from .protocol import Classifier, Limits, Result
+from .workers import Died, Pool
 
+#: With several jobs: rows come often, and the file grows.
+_SECONDS_BETWEEN_SAVES = 1.0
+_PICTURES_KEPT = 4
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff")
 
 Row = dict[str, Any]
+Note = dict[str, Any]
 Load = Callable[[int | None], Classifier]
 
 
@@ -57,12 +66,16 @@ class Entry(NamedTuple):
     label: int | None
 
 
-class Case(NamedTuple):
-    """A picture with the label that the model is confident of."""
+class Task(NamedTuple):
+    """A row to be made: its key, the picture, and the label that the model is confident of."""
 
-    picture: str
-    image: Tensor
+    key: dict[str, Any]
+    path: Path
+    resize: int | None
     label: int
+
+
+Ask = Callable[[Iterable[Any]], Iterator[tuple[Any, Any]]]
 
 
 def setting_name(resize: int | None) -> str:
@@ -104,121 +117,244 @@ def run(
     device: torch.device,
     report: Callable[[str], None],
     fresh: bool = False,
+    jobs: int = 1,
 ) -> Record:
-    """Run what ``path`` does not hold yet, saving after every row; the whole record."""
+    """Run what ``path`` does not hold yet, saving as rows are finished; the whole record.
+
+    All pictures are examined first. With several ``jobs``, processes with a model of their own
+    (``load`` has to be picklable) share the rows, those of most calls first.
+    """
     found = entries(folder)
-    record = started(path, {**plan._asdict(), "device": str(device)}, fresh)
-    attacks = {name: method(name) for name in plan.methods}
-    done = {json.dumps(row["key"], sort_keys=True) for row in record["rows"]}
-    confident: set[str] = set()
-    for resize in plan.settings:
-        classifier = load(resize)
-        for entry in found:
-            if plan.each_once and entry.path.name in confident:
-                continue
-            case = _case(classifier, entry, setting_name(resize), plan, record, report)
-            write_json(path, record)
-            if case is None:
-                continue
-            confident.add(case.picture)
-            for key, attack in _keys(case, resize, plan, attacks):
-                if json.dumps(key, sort_keys=True) in done:
-                    continue
-                row = {"key": key, **_row(attack, classifier, case, key["calls"], plan)}
-                record["rows"].append(row)
-                write_json(path, record)
-                report(_line(row))
-    record["complete"] = True
-    write_json(path, record)
+    settings = {**plan._asdict(), "device": str(device), "jobs": jobs}
+    record = started(path, settings, fresh)
+    file = _File(path, record, 0.0 if jobs == 1 else _SECONDS_BETWEEN_SAVES)
+    try:
+        with _asked(partial(Maker, plan, load, jobs), jobs, file.save_if_due) as ask:
+            notes = _examined(found, plan, ask, record, file, report)
+            _attacked(_tasks(found, notes, plan), ask, record, file, report, jobs)
+        record["complete"] = True
+        file.save_if_due(changed=True)
+    finally:
+        file.close()
     return record
 
 
-def _keys(
-    case: Case, resize: int | None, plan: Plan, attacks: dict[str, Attack]
-) -> Iterator[tuple[dict[str, Any], Attack]]:
-    for calls in plan.calls:
-        for name, attack in attacks.items():
-            setting = setting_name(resize)
-            key = {"picture": case.picture, "setting": setting, "calls": calls, "method": name}
-            yield key, attack
-
-
-def _case(
-    classifier: Classifier,
-    entry: Entry,
-    setting: str,
+def _examined(
+    found: list[Entry],
     plan: Plan,
+    ask: Ask,
     record: Record,
+    file: _File,
     report: Callable[[str], None],
-) -> Case | None:
-    """The picture if the model is right and confident; what becomes of it goes on record."""
-    note: dict[str, Any] = {"picture": entry.path.name, "setting": setting, "used": False}
-    image: Tensor | None = None
-    label = -1
-    try:
-        image = pictures.read(entry.path).to(classifier.device)
-        with limited_memory(classifier.device, plan.gibibytes):
-            probabilities = classifier.predict(image[None])[0]
-        predicted = int(probabilities.argmax())
-        label = predicted if entry.label is None else entry.label
-        if not 0 <= label < len(probabilities):
-            raise PictureError(
-                f"{entry.path}: class_index {label}, expected 0 to {len(probabilities) - 1}"
-            )
-        note |= {
-            "width": image.shape[2],
-            "height": image.shape[1],
-            "label": label,
-            "label_name": classifier.label(label),
-            "predicted": predicted,
-            "confidence": float(probabilities[label]),
-        }
-        if predicted != label:
-            note["why"] = f"the model says {classifier.label(predicted)}"
-        elif note["confidence"] < plan.least_confidence:
-            note["why"] = f"confidence {note['confidence']:.3f} is under {plan.least_confidence:g}"
-        else:
-            note["used"] = True
-    except PictureError as error:
-        note |= {"why": str(error), "bad": True}
-    except Exception as error:
-        if not is_memory(error):
-            raise
-        note["why"] = f"more than {plan.gibibytes:g} GiB for one call"
-    kept = [
-        one
-        for one in record["pictures"]
-        if (one["picture"], one["setting"]) != (entry.path.name, setting)
-    ]
-    record["pictures"] = [*kept, note]
-    if image is None or not note["used"]:
-        report(f"{entry.path.name}, {setting}: left out, {note['why']}")
-        return None
-    return Case(entry.path.name, image, label)
+) -> dict[tuple[str, str], Note]:
+    """What becomes of every picture in every setting; it goes on record."""
+    notes: dict[tuple[str, str], Note] = {}
+    for entry, answer in ask(found):
+        if isinstance(answer, Died):
+            left_out = {"picture": entry.path.name, "used": False, "why": answer.reason}
+            answer = [{**left_out, "setting": setting_name(resize)} for resize in plan.settings]
+        new = {(note["picture"], note["setting"]): note for note in answer}
+        kept = [one for one in record["pictures"] if (one["picture"], one["setting"]) not in new]
+        record["pictures"] = [*kept, *answer]
+        notes |= new
+        file.save_if_due(changed=True)
+        for note in answer:
+            if not note["used"]:
+                report(f"{note['picture']}, {note['setting']}: left out, {note['why']}")
+    return notes
 
 
-def _row(
-    attack: Attack, classifier: Classifier, case: Case, calls: int, plan: Plan
-) -> dict[str, Any]:
-    limits = Limits(calls=calls, seconds=plan.seconds)
-    gradients = classifier.gradients
-    try:
-        with limited_memory(classifier.device, plan.gibibytes):
-            result = attack.run(
-                classifier, case.image, case.label, None, limits, plan.seed, None, None
-            )
-            spent = classifier.gradients - gradients
-            values = measured(classifier, case.image, case.label, None, result)
-    except Exception as error:
-        if is_memory(error):
-            if classifier.device.type == "cuda":
-                torch.cuda.empty_cache()  # for the next row
-            return {"status": "oom", "reason": f"needs more than {plan.gibibytes:g} GiB"}
-        message = " ".join(str(error).split()) or "no message"
-        return {"status": "error", "reason": f"{type(error).__name__}: {message}"}
-    values["gradients"] = spent
-    values["timed_out"] = result.seconds >= plan.seconds
-    return {"status": "ok", "values": values}
+def _tasks(found: list[Entry], notes: dict[tuple[str, str], Note], plan: Plan) -> Iterator[Task]:
+    for resize in plan.settings:
+        setting = setting_name(resize)
+        for entry in found:
+            picture = entry.path.name
+            note = notes.get((picture, setting))
+            if note is None or not note["used"]:
+                continue
+            for calls in plan.calls:
+                for name in plan.methods:
+                    key = {"picture": picture, "setting": setting, "calls": calls, "method": name}
+                    yield Task(key, entry.path, resize, note["label"])
+
+
+def _attacked(
+    tasks: Iterable[Task],
+    ask: Ask,
+    record: Record,
+    file: _File,
+    report: Callable[[str], None],
+    jobs: int,
+) -> None:
+    """Rows for the tasks that the record has none for yet."""
+    planned = list(tasks)
+    done = {json.dumps(row["key"], sort_keys=True) for row in record["rows"]}
+    left = [task for task in planned if json.dumps(task.key, sort_keys=True) not in done]
+    if jobs > 1:
+        left.sort(key=lambda task: -task.key["calls"])  # or the end waits for one that began late
+    finished = len(planned) - len(left)
+    for task, answer in ask(left):
+        if isinstance(answer, Died):
+            answer = {"status": "error", "reason": answer.reason}
+        row = {"key": task.key, "jobs": jobs, **answer}
+        record["rows"].append(row)
+        finished += 1
+        file.save_if_due(changed=True)
+        report(f"[{finished}/{len(planned)}] {_line(row)}")
+
+
+@contextmanager
+def _asked(setup: Callable[[], Maker], jobs: int, idle: Callable[[], None]) -> Iterator[Ask]:
+    """How tasks are answered: here, or by several processes."""
+    if jobs == 1:
+        make = setup()
+        yield lambda tasks: ((task, make(task)) for task in tasks)
+        return
+    # torch knows how many cores there are for it, and whether the user wants fewer.
+    with Pool(setup, jobs, max(1, torch.get_num_threads() // jobs)) as pool:
+        yield lambda tasks: pool.run(tasks, idle)
+
+
+class _File:
+    """The results file: written when something changed, but not all the time."""
+
+    def __init__(self, path: Path, record: Record, pause: float) -> None:
+        self._path = path
+        self._record = record
+        self._pause = pause
+        self._changed = False
+        self._due = -math.inf
+
+    def save_if_due(self, changed: bool = False) -> None:
+        """Save changes unless the last time was just now."""
+        self._changed |= changed
+        if self._changed and time.monotonic() >= self._due:
+            self._save()
+
+    def close(self) -> None:
+        """Save what is not saved yet."""
+        if self._changed:
+            self._save()
+
+    def _save(self) -> None:
+        start = time.monotonic()
+        write_json(self._path, self._record)
+        self._changed = False
+        end = time.monotonic()
+        # A file that takes long to write is written less often.
+        self._due = end + self._pause * max(1.0, 10 * (end - start))
+
+
+class Maker:
+    """Examines pictures and makes rows, in whichever process; keeps models and some pictures."""
+
+    def __init__(self, plan: Plan, load: Load, jobs: int) -> None:
+        self.spoiled = False
+        self._plan = plan
+        self._load = load
+        self._jobs = jobs
+        self._attacks = {name: method(name) for name in plan.methods}
+        self._classifiers: dict[int | None, Classifier] = {}
+        self._pictures: OrderedDict[Path, Tensor] = OrderedDict()
+
+    def __call__(self, task: Entry | Task) -> list[Note] | Row:
+        """Notes on a picture, or a row without its key."""
+        return self.examine(task) if isinstance(task, Entry) else self.row(task)
+
+    def examine(self, entry: Entry) -> list[Note]:
+        """Whether the model is right and confident, in every setting that is asked for."""
+        notes = []
+        for resize in self._plan.settings:
+            note = {"picture": entry.path.name, "setting": setting_name(resize), "used": False}
+            notes.append(note | self._note(self._classifier(resize), entry))
+            if self._plan.each_once and notes[-1]["used"]:
+                break
+        return notes
+
+    def row(self, task: Task) -> Row:
+        """One method on one picture; whatever goes wrong is the row's."""
+        classifier = self._classifier(task.resize)
+        row = self._row(task, classifier)
+        if classifier.device.type == "cuda":
+            # After some CUDA errors every later call fails as well.
+            self.spoiled = row["status"] == "error"
+            if row["status"] == "oom" or (self._jobs > 1 and not self.spoiled):
+                torch.cuda.empty_cache()  # for the next row, and the other processes
+        return row
+
+    def _row(self, task: Task, classifier: Classifier) -> Row:
+        plan = self._plan
+        attack = self._attacks[task.key["method"]]
+        limits = Limits(calls=task.key["calls"], seconds=plan.seconds)
+        gradients = classifier.gradients
+        try:
+            image = self._picture(task.path, classifier.device)
+            with limited_memory(classifier.device, plan.gibibytes):
+                result = attack.run(
+                    classifier, image, task.label, None, limits, plan.seed, None, None
+                )
+                spent = classifier.gradients - gradients
+                values = measured(classifier, image, task.label, None, result)
+        except Exception as error:
+            if is_memory(error):
+                shared = self._jobs > 1 and classifier.device.type == "cuda"
+                others = f", or than {self._jobs} jobs leave" if shared else ""
+                reason = f"needs more than {plan.gibibytes:g} GiB{others}"
+                return {"status": "oom", "reason": reason}
+            message = " ".join(str(error).split()) or "no message"
+            return {"status": "error", "reason": f"{type(error).__name__}: {message}"}
+        values["gradients"] = spent
+        values["timed_out"] = result.seconds >= plan.seconds
+        return {"status": "ok", "values": values}
+
+    def _note(self, classifier: Classifier, entry: Entry) -> Note:
+        note: Note = {}
+        least = self._plan.least_confidence
+        try:
+            image = self._picture(entry.path, classifier.device)
+            with limited_memory(classifier.device, self._plan.gibibytes):
+                probabilities = classifier.predict(image[None])[0]
+            predicted = int(probabilities.argmax())
+            label = predicted if entry.label is None else entry.label
+            if not 0 <= label < len(probabilities):
+                raise PictureError(
+                    f"{entry.path}: class_index {label}, expected 0 to {len(probabilities) - 1}"
+                )
+            note |= {
+                "width": image.shape[2],
+                "height": image.shape[1],
+                "label": label,
+                "label_name": classifier.label(label),
+                "predicted": predicted,
+                "confidence": float(probabilities[label]),
+            }
+            if predicted != label:
+                note["why"] = f"the model says {classifier.label(predicted)}"
+            elif note["confidence"] < least:
+                note["why"] = f"confidence {note['confidence']:.3f} is under {least:g}"
+            else:
+                note["used"] = True
+        except PictureError as error:
+            note |= {"why": str(error), "bad": True}
+        except Exception as error:
+            if not is_memory(error):
+                raise
+            note["why"] = f"more than {self._plan.gibibytes:g} GiB for one call"
+        return note
+
+    def _classifier(self, resize: int | None) -> Classifier:
+        if resize not in self._classifiers:
+            self._classifiers[resize] = self._load(resize)
+        return self._classifiers[resize]
+
+    def _picture(self, path: Path, device: torch.device) -> Tensor:
+        found = self._pictures.pop(path, None)
+        if found is None:
+            found = pictures.read(path).to(device)
+        self._pictures[path] = found
+        if len(self._pictures) > _PICTURES_KEPT:
+            self._pictures.popitem(last=False)
+        return found
 
 
 def measured(

@@ -11,7 +11,8 @@ from fast_lapsum.bench.records import PASSING
 
 FORMAT = "fast-lapsum attack"
 VERSION = 1
-#: What must not change; more methods, calls and settings than before only add rows.
+#: What must not change; more methods, calls and settings than before only add rows. With other jobs
+#: a row is the same but for its seconds, so every row has the jobs that it was made with.
 FIXED = ("model", "seconds", "gibibytes", "seed", "least_confidence", "each_once", "device")
 
 Record = dict[str, Any]

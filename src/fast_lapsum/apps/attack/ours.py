@@ -1,20 +1,23 @@
-"""The default sparse attack: the paper's decode, learned by proximal steps on B.
+"""The default sparse attack: the paper's decode, with a price on B beside the price on k.
 
-The picture is decoded as in the paper, x' = (1 - p) I + p sigma(z) with p = soft_topk(r, k, t) over
-the pixels, one weight for a pixel's three colours. How r, z, k and t are learned is not the
-paper's (``paper`` is): no Adam, no lambda and no softplus. A step is one call:
+    x' = (1 - p) I + p sigma(z),  p = soft_topk(r, k, t)
+    loss = lambda k / HW + mu B + softplus_T(log q - c)
 
-1. Decode, round to 8 bits, classify, and take the gradient g of log q straight through the
+r, z, k and t are learned, but not by Adam: a step takes the slope of log q where the rounded
+picture is, and moves each of the four in the way that suits it.
+
+1. One call: decode, round to 8 bits, classify, and the gradient of log q straight through the
    rounding. A rounded picture that fools is a result: no call is spent on checks.
-2. Budget: B grows while the true class is on top and shrinks otherwise, by Newton's step for
-   log q = c, between a least and a most that shrink. It stands in for the loss's slope by k.
-3. A proximal step on log q + mu B from the change p (sigma(z) - I), with the price mu at which B is
-   that budget. It decides which pixels change: what is worth less than the price shrinks to
-   nothing, a colour at a time, and the rest grows. The result is written as sigma(z) (the change
-   stretched to the edge of the colour cube), r and k = sum p, from which the operator at the same
-   t gives the step back.
-4. Temperature: a step against the gradient of log q + mu B by log t, through the operator. It
-   changes the contrast of p at that k, and is all that the operator adds to the proximal step.
+2. Colours z: a proximal step on log q + mu B from the change that was tried. The price mu is what
+   makes B the sum that the boundary log q = c asks for: more while the true class is on top, less
+   otherwise, by Newton's step between a least and a most that shrink. It takes lambda's place in
+   keeping the softplus active, so that nothing has to be set per picture.
+3. Scores r: a leaky sum of how much each pixel would gain by its next colours, in units of the
+   price. The operator takes the k best of them: it alone says which pixels change, and pixels that
+   only noise brought forward for one step stay out.
+4. Budget k and temperature t: steps of log k and log t against their slopes of the loss, which the
+   operator's backward pass gives. A pixel's price lambda / HW is that of half a level of one
+   colour: less would not survive the rounding. Until the picture fools k grows.
 
 Steps shrink along half a cosine over the calls that are allowed, so that any limit is used whole.
 All steps are relative: nothing is set per picture or per resolution.
@@ -42,32 +45,32 @@ from .protocol import (
     Progress,
     ProgressHook,
     Result,
-    has_won,
 )
-from .proximal import encode, no_change, proximal_step, strength
+from .proximal import no_change, proximal_step, strength
 
 
 class Settings(NamedTuple):
-    """How the attack learns; a pair is the value at the first and at the last step.
-
-    change_step and momentum were compared on one photograph only (macaw, 288 x 192, 100 calls, one
-    run each): B is 5.4 with these, 6.8 with (0.3, 0.02), 7.7 with (0.15, 0.01); 8.0 with (0.3,
-    0.02) and a momentum of 0.8. The rest was set by hand.
-    """
+    """How the attack learns; a pair is the value at the first and at the last step."""
 
     steps: int = 300  # where neither calls nor steps are limited
-    first_budget: float = 5e-5  # of the number of pixels
+    first_change: float = 5e-5  # B of the first step, as a share of the pixels
+    first_share: float = 0.01  # k of the first step, likewise
     boundary: float = -0.75  # c: log q where the prediction changes
-    growth: float = 0.3  # of log k per step at most, and until the first success
-    budget_step: tuple[float, float] = (0.1, 0.01)  # of log k at least, after it
-    change_step: tuple[float, float] = (0.6, 0.03)  # of the strongest changes, in [0, 1]
-    temperature_step: tuple[float, float] = (0.01, 0.0)  # of log t
-    momentum: float = 0.5
+    growth: float = 0.3  # of log B per step at most, and until the first success
+    budget_step: tuple[float, float] = (0.1, 0.01)  # of log B at least, after it
+    colour_step: tuple[float, float] = (0.6, 0.03)  # of the strongest changes, in [0, 1]
+    k_step: tuple[float, float] = (0.05, 0.01)  # of log k, for 100 calls
+    temperature: tuple[float, float] = (0.05, 0.01)  # t, before what is learned
+    temperature_step: tuple[float, float] = (0.02, 0.0)  # of log t
+    momentum: float = 0.5  # of the gradient
+    memory: float = 0.5  # of the scores
+    levels_per_pixel: float = 0.5  # lambda: what a pixel costs, in levels of one colour
     strongest: int = 300  # entries of the gradient that set its scale
     patience: int | None = None  # stop after so many steps without a lower B
 
 
 DEFAULT = Settings()
+_BEST_SCORE = 3.0  # in units of the price: more says nothing
 
 
 def attack_batch(
@@ -130,15 +133,15 @@ def attack_batch(
             break
         tried = torch.stack([pictures[index].tried() for index in active]).requires_grad_()
         logits = classifier.logits(tried)
-        loss = torch.stack(
-            [pictures[index].loss(row) for index, row in zip(active, logits, strict=True)]
+        log_q = torch.stack(
+            [pictures[index].log_q(row) for index, row in zip(active, logits, strict=True)]
         )
-        (gradients,) = torch.autograd.grad(loss.sum(), tried)
-        rows = zip(active, tried.detach(), logits.detach(), gradients, strict=True)
-        for index, picture, row, gradient in rows:
-            said = pictures[index].learn(picture, row, gradient)
+        (gradients,) = torch.autograd.grad(log_q.sum(), tried)
+        rows = zip(active, tried.detach(), logits.detach(), log_q.detach(), gradients, strict=True)
+        for index, *said in rows:
+            told = pictures[index].learn(*said)
             if progress is not None:
-                progress(index, said)
+                progress(index, told)
     seconds = time.perf_counter() - start
     return [picture.result(seconds) for picture in pictures]
 
@@ -172,6 +175,7 @@ class _Picture:
         steps: int,
     ) -> None:
         self.image = round_to_8_bits(image)
+        self.index = torch.tensor(label if target is None else target, device=image.device)
         self.label, self.target = label, target
         self.mask = mask
         self.settings = settings
@@ -181,115 +185,172 @@ class _Picture:
         self.best = Best(self.image)
         self.last = self.image
         self.improved_at = 0
-        self.extra: dict[str, object] = {}
-        pixels = image[0].numel() if mask is None else int(mask.sum())
-        self.allowance = max(1.0, settings.first_budget * pixels)
+        self.pixels = image[0].numel() if mask is None else int(mask.sum())
+        self.goal = max(1.0, settings.first_change * self.pixels)  # B of the next step
+        self.k = max(1.0, settings.first_share * self.pixels)
+        self.sharpening = 0.0  # what of log t is learned
         self.momentum = torch.zeros_like(self.image)
-        self.k = 0.0
-        self.t = 1.0
         self.price = 0.0  # mu / 3: of a unit of one colour's change, in normalised gradients
-        self.change = no_change(self.image)
-        self.scores = image.new_zeros(image.shape[-2:])
-        self.colours = self.image
-        self.weights = self.temperature = self.scores
+        self.colours = no_change(self.image)  # sigma(z) - I
+        self.change = self.colours.values  # what of it was tried
+        self.scores: Tensor | None = None
+        self.kept: dict[str, object] = {}
+        self._decode()
+
+    @property
+    def t(self) -> float:
+        """The temperature of this step."""
+        return self._scheduled(self.settings.temperature) * math.exp(self.sharpening)
+
+    def _decode(self) -> None:
+        """p of this step, with a graph back to k and t."""
+        if self.scores is None:
+            return
+        number = self.image.new_tensor
+        self.budgets = (number(self.k).requires_grad_(), number(self.t).requires_grad_())
+        mask = None if self.mask is None else self.mask.flatten()
+        self.weights = soft_topk(self.scores, *self.budgets, mask=mask)
 
     def tried(self) -> Tensor:
         """The rounded picture of this step; the picture itself at the first."""
-        places = self.change.places
-        if not len(places):
+        if self.scores is None:
             return self.image
-        self.temperature = self.image.new_tensor(self.t).requires_grad_()
-        mask = None if self.mask is None else self.mask.flatten()
-        self.weights = soft_topk(self.scores.flatten(), self.k, self.temperature, mask=mask)
-        # The weights of all other pixels are too small to survive the rounding.
+        places = self.colours.places
         here = self.image.flatten(1)[:, places]
-        colours = self.colours.flatten(1)[:, places]
-        rounded = round_to_8_bits(torch.lerp(here, colours, self.weights.detach()[places]))
+        changed = self.colours.values * self.weights.detach()[places]
+        rounded = round_to_8_bits(here + changed)
         tried = self.image.clone()
         tried.flatten(1)[:, places] = rounded
-        self.change = self.change._replace(values=rounded - here)
+        self.change = rounded - here
         return tried
 
-    def loss(self, logits: Tensor) -> Tensor:
-        """log q of the true class, or minus that of the target."""
-        index = self.label if self.target is None else self.target
-        log_q = log_order_statistic(logits, torch.tensor(index, device=logits.device))
+    def log_q(self, logits: Tensor) -> Tensor:
+        """Of the true class, or minus that of the target: to be lowered."""
+        log_q = log_order_statistic(logits, self.index)
         return log_q if self.target is None else -log_q
 
-    def learn(self, tried: Tensor, logits: Tensor, gradient: Tensor) -> Progress:
+    def learn(self, tried: Tensor, logits: Tensor, log_q: Tensor, gradient: Tensor) -> Progress:
         """One step from what the classifier said."""
-        won = has_won(logits, self.label, self.target)
-        spent = float(self.change.values.abs().sum(dtype=torch.float64)) / 3
+        settings = self.settings
+        entries = strength(gradient, self.mask).flatten()
+        scale = entries.topk(min(settings.strongest, len(entries))).values.mean()
+        at_change = gradient.flatten(1)[:, self.colours.places]
+        by_k, by_t = self._slopes(at_change / scale)
+        probability, predicted = torch.softmax(logits, -1).max(-1)
+        # Everything that the host has to know, at once: to wait for the device takes time.
+        numbers = (
+            log_q,
+            predicted,
+            probability,
+            scale,
+            (at_change * self.change).sum(),
+            self.change.abs().sum(dtype=torch.float64) / 3,
+            by_k,
+            by_t,
+        )
+        loss, top, confidence, size, elasticity, spent, slope_k, slope_t = torch.stack(
+            [number.double() for number in numbers]
+        ).tolist()
+        won = int(top) != self.label if self.target is None else int(top) == self.target
         if self.best.offer(tried, won):
             self.improved_at = self.step
-            self.extra = {"k": self.k, "t": self.t, "scores": self.scores, "colours": self.colours}
+            self.kept = self._parameters()
         self.last = tried
-        self._move(gradient, won, spent, float(self.loss(logits)))
+        tried_k, tried_t = self.k, self.t
+        if size > 0:  # else the classifier is flat: nothing to learn from this step
+            self._move(gradient, won, spent, loss, size, elasticity, slope_k, slope_t)
         self.step += 1
-        patience = self.settings.patience
-        waited = patience is not None and self.step - self.improved_at > patience
+        self._decode()
         succeeded = self.best.adversarial is not None
+        waited = settings.patience is not None and self.step - self.improved_at > settings.patience
         self.done = self.best.budget == 0 or (waited and succeeded)
-        probabilities = torch.softmax(logits, -1)
-        predicted = int(probabilities.argmax())
         return Progress(
             self.step,
             self.step,
-            predicted,
-            float(probabilities[predicted]),
+            int(top),
+            confidence,
             won,
             spent,
             self.best.budget if succeeded else None,
-            self.k,
-            self.t,
+            tried_k,
+            tried_t,
         )
 
     def result(self, seconds: float) -> Result:
         """The best picture, with the scores and colours that it was decoded from."""
         found = self.best.adversarial
         picture = self.last if found is None else found
-        if not self.extra:
-            self.extra = {"k": self.k, "t": self.t, "scores": self.scores, "colours": self.colours}
-        return Result(picture, found is not None, self.step, seconds, self.step, self.extra)
+        kept = self.kept or self._parameters()
+        return Result(picture, found is not None, self.step, seconds, self.step, kept)
 
-    def _move(self, gradient: Tensor, won: bool, spent: float, loss: float) -> None:
-        settings = self.settings
-        entries = strength(gradient, self.mask).flatten()
-        scale = float(entries.topk(min(settings.strongest, len(entries))).values.mean())
-        if not scale > 0:
-            return  # a flat classifier: nothing to learn from this step
-        keep = settings.momentum if self.step else 0.0
-        self.momentum.mul_(keep).add_(gradient, alpha=(1 - keep) / scale)
-        at_change = gradient.flatten(1)[:, self.change.places]
-        rate = self._budget_rate(loss, float((at_change * self.change.values).sum()), won)
-        goal = max(spent, 1e-3) * math.exp(rate) if self.step else self.allowance
-        temperature = self._next_temperature(gradient, scale)
-        step_size = self._scheduled(settings.change_step)
-        self.change = proximal_step(
-            self.image, self.change, self.momentum, step_size, goal, self.mask
-        )
-        self.price = self.change.threshold / step_size
-        encoded = encode(self.image, self.change, self.t)
-        self.scores, self.colours, self.k = encoded
-        # The scores are those of the old temperature: the new one changes the contrast of p.
-        self.t = temperature
+    def _parameters(self) -> dict[str, object]:
+        colours = self.image.clone()
+        colours.flatten(1)[:, self.colours.places] += self.colours.values
+        scores = torch.zeros_like(self.image[0]) if self.scores is None else self.scores.clone()
+        return {
+            "k": self.k,
+            "t": self.t,
+            "scores": scores.view_as(self.image[0]),
+            "colours": colours,
+        }
 
-    def _next_temperature(self, gradient: Tensor, scale: float) -> float:
-        """A step of log t against the slope of log q + mu B, through the operator."""
-        places = self.change.places
-        if not len(places):
-            return self.t
-        change = self.colours.flatten(1)[:, places] - self.image.flatten(1)[:, places]
-        by_weight = (gradient.flatten(1)[:, places] * change).sum(0) / scale
-        by_weight += self.price * change.abs().sum(0)
+    def _slopes(self, at_change: Tensor) -> tuple[Tensor, Tensor]:
+        """Of log q + mu B by k and by t, through the operator."""
+        if self.scores is None:
+            return self.image.new_zeros(()), self.image.new_zeros(())
         upstream = torch.zeros_like(self.weights)
-        upstream[places] = by_weight
-        (slope,) = torch.autograd.grad(self.weights, self.temperature, upstream)
-        rate = self._scheduled(self.settings.temperature_step)
-        return self.t * math.exp(-rate * float(slope.sign()))
+        values = self.colours.values
+        upstream[self.colours.places] = (at_change * values + self.price * values.abs()).sum(0)
+        by_k, by_t = torch.autograd.grad(self.weights, self.budgets, upstream)
+        return by_k, by_t
+
+    def _move(
+        self,
+        gradient: Tensor,
+        won: bool,
+        spent: float,
+        loss: float,
+        size: float,
+        elasticity: float,
+        slope_k: float,
+        slope_t: float,
+    ) -> None:
+        settings = self.settings
+        is_first = self.scores is None
+        if not is_first:
+            self._move_budgets(slope_k, slope_t, is_held_back=spent < 0.7 * self.goal)
+            rate = self._budget_rate(loss, elasticity, won)
+            # What the operator or the rounding held back is asked for again, within reason.
+            asked = min(max(self.goal, spent), 2 * spent + 0.01)
+            self.goal = asked * math.exp(rate)
+        keep = 0.0 if is_first else settings.momentum
+        self.momentum.mul_(keep).add_(gradient, alpha=(1 - keep) / size)
+        step = self._scheduled(settings.colour_step)
+        tried = self.colours._replace(values=self.change)
+        self.colours = proximal_step(self.image, tried, self.momentum, step, self.goal, self.mask)
+        self.price = self.colours.threshold / step
+        gains = self.colours.potential.flatten().div_(max(self.colours.threshold, 1e-30))
+        gains.sub_(1).clamp_(max=_BEST_SCORE)
+        if self.scores is None:
+            self.scores = gains
+        else:
+            self.scores = torch.lerp(gains, self.scores, settings.memory)
+
+    def _move_budgets(self, slope_k: float, slope_t: float, is_held_back: bool) -> None:
+        settings = self.settings
+        rate = self._scheduled(settings.k_step) * math.sqrt(100 / max(100, self.total))
+        per_pixel = settings.levels_per_pixel / 255 * self.price
+        grows = self.best.adversarial is None or slope_k + per_pixel < 0
+        if self.best.adversarial is None and is_held_back:
+            rate = settings.growth  # so few pixels cannot change by as much as B allows
+        k = self.k * math.exp(rate if grows else -rate)
+        self.k = min(max(k, 1.0), max(1.0, 0.5 * self.pixels))
+        # By no more than a factor of three away from the schedule.
+        rate = math.copysign(self._scheduled(settings.temperature_step), -slope_t)
+        self.sharpening = min(max(self.sharpening + rate, -1.1), 1.1)
 
     def _budget_rate(self, loss: float, elasticity: float, won: bool) -> float:
-        """Step of log k: Newton's towards the boundary, at least the schedule's, with its sign."""
+        """Step of log B: Newton's towards the boundary, at least the schedule's, with its sign."""
         settings = self.settings
         least = self._scheduled(settings.budget_step)
         most = max(least, settings.growth * self._scheduled((1.0, 0.0)))
@@ -301,7 +362,7 @@ class _Picture:
         return -size if won else size
 
     def _scheduled(self, pair: tuple[float, float]) -> float:
-        share = self.step / max(1, self.total - 1)
+        share = min(1.0, self.step / max(1, self.total - 1))
         return pair[1] + (pair[0] - pair[1]) * 0.5 * (1 + math.cos(math.pi * share))
 
 

@@ -1,33 +1,29 @@
-"""The proximal step on log q + mu B, and how its result is written in scores and colours."""
+"""The proximal step of the colours on the loss plus a price on B."""
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-_FLOOR = 1e-9  # weight of a pixel that does not change; millions of them spend nothing
-_CEILING = 1 - 1e-3
 _CUT = 0.5
+#: Thresholds tried at once, and rounds of them, each between two trials of the last: 1 in 32,768.
+_TRIALS = 8
+_ROUNDS = 5
 
 
 class Change(NamedTuple):
-    """A change of few pixels: their places [n], their colours' change [3, n], and what was paid."""
+    """A change of few pixels: their places [n] and their colours' change [3, n].
+
+    ``potential`` [H, W] is how far each pixel would go if its changes were free, ``threshold``
+    what they cost: pixels whose potential is less do not change.
+    """
 
     places: Tensor
     values: Tensor
     potential: Tensor
     threshold: float
-
-
-class Encoded(NamedTuple):
-    """Scores [H, W] and colours [3, H, W] whose soft top-k decodes to the change, at budget k."""
-
-    scores: Tensor
-    colours: Tensor
-    k: float
 
 
 def no_change(image: Tensor) -> Change:
@@ -62,22 +58,24 @@ def proximal_step(
     potential = strength(gradient, mask).mul_(step).flatten()
     moved = change.values - step * flat_gradient[:, change.places]
     potential[change.places] = moved.abs().amax(0)
-    earlier = torch.zeros_like(potential, dtype=torch.long)
-    earlier[change.places] = torch.arange(1, len(change.places) + 1, device=image.device)
+    earlier = torch.zeros_like(potential, dtype=torch.int32)
+    earlier[change.places] = torch.arange(
+        1, len(change.places) + 1, dtype=torch.int32, device=image.device
+    )
     values = torch.cat((torch.zeros_like(image[:, :1, 0]), change.values), 1)
     top = float(potential.max())
     cut = _CUT * (min(change.threshold, top) or top)
     while True:
         places = (potential > cut).nonzero()[:, 0]
         here = image.flatten(1)[:, places]
-        moved = values[:, earlier[places]] - step * flat_gradient[:, places]
-        found = _threshold(here, moved, 3 * goal, top)
+        moved = values[:, earlier[places].long()] - step * flat_gradient[:, places]
+        found = float(_threshold(here, moved, 3 * goal, top))
         if found >= cut or cut < 1e-6 * top:
             break
         cut *= _CUT
-    return Change(
-        places, _shrink(here, moved, found), potential.view(image.shape[1:]), float(found)
-    )
+    kept = _shrink(here, moved, found)
+    is_changed = (kept != 0).any(0)
+    return Change(places[is_changed], kept[:, is_changed], potential.view_as(image[0]), found)
 
 
 def _shrink(image: Tensor, moved: Tensor, threshold: Tensor | float) -> Tensor:
@@ -86,30 +84,15 @@ def _shrink(image: Tensor, moved: Tensor, threshold: Tensor | float) -> Tensor:
 
 
 def _threshold(image: Tensor, moved: Tensor, goal: float, top: float) -> Tensor:
-    """Where the changes sum to ``goal``; 0 where they never do. Bisection without waiting."""
-    low = moved.new_zeros(())
-    high = moved.new_full((), top)
-    for _ in range(26):
-        middle = (low + high) / 2
-        over = _shrink(image, moved, middle).abs().sum() > goal
-        low, high = torch.where(over, middle, low), torch.where(over, high, middle)
-    return high
-
-
-def encode(image: Tensor, change: Change, temperature: float) -> Encoded:
-    """Stretch each pixel's change to the edge of the colour cube; the weight undoes the stretch."""
-    here = image.flatten(1)[:, change.places]
-    room = torch.where(change.values > 0, 1 - here, here)
-    used = (change.values.abs() / room.clamp(min=1e-6)).amax(0)
-    weight = used.clamp(_FLOOR, _CEILING)
-    colours = image.flatten(1).clone()
-    colours[:, change.places] = (here + change.values / weight).clamp_(0, 1)
-    # Pixels that do not change keep their order, by how close they came.
-    nearness = (change.potential.flatten() / max(change.threshold, 1e-30)).clamp_(max=1)
-    scores = nearness.add_(math.log(2 * _FLOOR) - 1)
-    active = torch.where(
-        weight < 0.5, torch.log(2 * weight), -torch.log(2 * (1 - weight).clamp(min=1e-12))
-    )
-    scores[change.places] = torch.where(used > _FLOOR, active, scores[change.places])
-    k = float(weight.sum())
-    return Encoded((temperature * scores).view(image.shape[1:]), colours.view_as(image), k)
+    """Where the changes sum to ``goal``, or the next trial above; 0 where they never do."""
+    wanted = moved.abs()
+    room = torch.where(moved > 0, 1 - image, image)
+    low, width = moved.new_zeros(()), moved.new_full((), top)
+    fractions = torch.arange(_TRIALS, device=moved.device, dtype=moved.dtype) / _TRIALS
+    for _ in range(_ROUNDS):
+        trials = low + width * fractions
+        left = (wanted - trials.view(-1, 1, 1)).clamp_(min=0)
+        over = (torch.minimum(left, room).sum((1, 2)) > goal).sum()
+        # The sums fall: the last trial that is over the goal, the width of a trial before the end.
+        low, width = trials[(over - 1).clamp(min=0)], width / _TRIALS
+    return torch.where(over > 0, low + width, low)

@@ -3,7 +3,8 @@
 ``tab:attack-main`` (share fooled, median B), ``tab:attack-paired`` (B of a method over ours, on the
 pictures that both fool), ``tab:attack-budget`` (share fooled within a total change) and the steps
 of ``fig:budget-success``. A picture that a method does not fool counts as not fooled everywhere; a
-median is over the fooled ones, and None where there is none.
+median is over the fooled ones, and None where there is none. A method that was run with several
+settings, ours too, is shown everywhere with those that are its best at that setting and calls.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterable
 from statistics import median
 from typing import Any, NamedTuple
 
-from .methods import base_name
+from .methods import METHODS, base_name
 
 Row = dict[str, Any]
 
@@ -64,13 +65,15 @@ def groups(rows: Iterable[Row]) -> list[tuple[str, int]]:
 def main_table(rows: list[Row], setting: str, calls: int) -> list[dict[str, Any]]:
     """tab:attack-main, with what else was measured."""
     table = []
+    tried = _variants(rows, setting, calls)
     for method, found in _by_method(rows, setting, calls).items():
         fooled = [row["values"] for row in found if _fools(row)]
         paper = PAPER.get(method)
         table.append(
             {
                 "method": method,
-                "settings": found[0]["key"]["method"].partition(":")[2],
+                "settings": _settings(found),
+                "settings_tried": len(tried[method]),
                 "pictures": len(found),
                 "fooled_percent": 100 * len(fooled) / len(found),
                 "median_B": _median(value["B"] for value in fooled),
@@ -80,6 +83,7 @@ def main_table(rows: list[Row], setting: str, calls: int) -> list[dict[str, Any]
                 ),
                 "median_calls": _median(row["values"]["calls"] for row in _measured(found)),
                 "median_seconds": _median(row["values"]["seconds"] for row in _measured(found)),
+                "jobs": max(row.get("jobs", 1) for row in found),
                 "ended_otherwise": _endings(found),
                 "paper_fooled_percent": paper.fooled if paper else None,
                 "paper_median_B": paper.median if paper else None,
@@ -109,6 +113,7 @@ def paired_table(rows: list[Row], setting: str, calls: int) -> list[dict[str, An
         table.append(
             {
                 "method": method,
+                "settings": _settings(found),
                 "both_fool": len(ratios),
                 "median_ratio": _median(ratios),
                 "geometric_mean_ratio": (
@@ -135,6 +140,7 @@ def budget_table(rows: list[Row], setting: str, calls: int) -> list[dict[str, An
         table.append(
             {
                 "method": method,
+                "settings": _settings(found),
                 "pictures": len(found),
                 "within_percent": {
                     str(most): 100 * sum(one <= most for one in spent) / len(found)
@@ -160,36 +166,57 @@ def curve(rows: list[Row], setting: str, calls: int) -> dict[str, list[tuple[flo
 def verdict(rows: list[Row], setting: str, calls: int) -> dict[str, Any]:
     """Whether ours has the lowest median B, how often it wins, and the dense control over it.
 
-    The paper's recipe and the dense control are no rivals. A picture is won where ours is lower
-    than every rival that fools it.
+    The paper's recipe and the dense control are no rivals, so everything is said twice: against
+    rivals, and against all other methods. A picture is jointly fooled if ours and any of the others
+    fool it, and won where ours is lower than every other that fools it.
     """
     by_method = _by_method(rows, setting, calls)
-    rivals = [name for name in by_method if name not in (OURS, *_NO_RIVALS)]
     spent = {
         name: {row["key"]["picture"]: row["values"]["B"] for row in found if _fools(row)}
         for name, found in by_method.items()
     }
-    ours = spent.get(OURS, {})
-    contested = [picture for picture in ours if any(picture in spent[name] for name in rivals)]
-    won = [
-        picture
-        for picture in contested
-        if all(ours[picture] < spent[name].get(picture, math.inf) for name in rivals)
-    ]
+    ours = spent.pop(OURS, {})
+    rivals = {name: found for name, found in spent.items() if name not in _NO_RIVALS}
     middle = _median(ours.values())
-    lowest = [value for name in rivals if (value := _median(spent[name].values())) is not None]
+    best_rival, best_other = _lowest_median(rivals), _lowest_median(spent)
+    contested, won = _won(ours, rivals)
+    contested_by_all, won_of_all = _won(ours, spent)
     dense = spent.get("dense", {})
     return {
         "ours_fools_all": len(ours) == len(by_method.get(OURS, [])) > 0,
+        "ours_settings": _settings(by_method[OURS]) if OURS in by_method else None,
         "ours_median_B": middle,
-        "best_rival_median_B": min(lowest, default=None),
-        "ours_lowest_median": middle is not None and all(middle < value for value in lowest),
-        "contested": len(contested),
-        "won_percent": 100 * len(won) / len(contested) if contested else None,
+        "best_rival_median_B": best_rival,
+        "ours_lowest_median": _is_lower(middle, best_rival),
+        "contested": contested,
+        "won_percent": won,
+        "best_other_median_B": best_other,
+        "ours_lowest_median_of_all": _is_lower(middle, best_other),
+        "contested_by_all": contested_by_all,
+        "won_percent_of_all": won_of_all,
+        "won_percent_against": {name: _won(ours, {name: spent[name]})[1] for name in spent},
         "dense_over_ours": _median(
             dense[picture] / ours[picture] for picture in ours if picture in dense
         ),
     }
+
+
+def _won(ours: dict[str, float], others: dict[str, dict[str, float]]) -> tuple[int, float | None]:
+    """Pictures that ours and any other fool, and the percentage of them where ours is lowest."""
+    joint = [picture for picture in ours if any(picture in found for found in others.values())]
+    won = sum(
+        all(ours[picture] < found.get(picture, math.inf) for found in others.values())
+        for picture in joint
+    )
+    return len(joint), 100 * won / len(joint) if joint else None
+
+
+def _lowest_median(spent: dict[str, dict[str, float]]) -> float | None:
+    return min((median(found.values()) for found in spent.values() if found), default=None)
+
+
+def _is_lower(ours: float | None, other: float | None) -> bool:
+    return ours is not None and (other is None or ours < other)
 
 
 def all_tables(rows: list[Row]) -> list[dict[str, Any]]:
@@ -209,22 +236,37 @@ def all_tables(rows: list[Row]) -> list[dict[str, Any]]:
 
 
 def _by_method(rows: Iterable[Row], setting: str, calls: int) -> dict[str, list[Row]]:
-    """Rows of every method at its best settings here, in the order in which methods were run.
+    """Rows of every method at its best settings here, in the order of ``METHODS``.
 
     The best settings fool most pictures, and among those have the lowest median B.
     """
-    variants: dict[str, dict[str, list[Row]]] = {}
+    found = _variants(rows, setting, calls)
+    return {name: min(variants, key=_rank) for name, variants in found.items()}
+
+
+def _variants(rows: Iterable[Row], setting: str, calls: int) -> dict[str, list[list[Row]]]:
+    """Rows of every method here, apart for each of its settings.
+
+    Methods are in the order of ``METHODS``, whichever row of a run with several jobs came first.
+    """
+    found: dict[str, dict[str, list[Row]]] = {}
     for row in rows:
         key = row["key"]
         if (key["setting"], key["calls"]) == (setting, calls):
             base = base_name(key["method"])
-            variants.setdefault(base, {}).setdefault(key["method"], []).append(row)
-    return {name: min(found.values(), key=_rank) for name, found in variants.items()}
+            found.setdefault(base, {}).setdefault(key["method"], []).append(row)
+    known = list(METHODS)
+    names = sorted(found, key=lambda name: known.index(name) if name in known else len(known))
+    return {name: [found[name][text] for text in sorted(found[name])] for name in names}
 
 
-def _rank(rows: list[Row]) -> tuple[float, float]:
+def _rank(rows: list[Row]) -> tuple[int, float]:
     spent = [row["values"]["B"] for row in rows if _fools(row)]
-    return -len(spent) / len(rows), median(spent) if spent else math.inf
+    return -len(spent), median(spent) if spent else math.inf
+
+
+def _settings(rows: list[Row]) -> str:
+    return str(rows[0]["key"]["method"].partition(":")[2])
 
 
 def _fools(row: Row) -> bool:

@@ -32,7 +32,7 @@ def _main_markdown(table: list[dict[str, Any]]) -> list[str]:
     lines = [
         (
             row["method"],
-            row["settings"] or "default",
+            _chosen(row),
             _number(row["fooled_percent"]),
             _number(row["median_B"]),
             _number(row["median_L0"]),
@@ -45,7 +45,11 @@ def _main_markdown(table: list[dict[str, Any]]) -> list[str]:
         )
         for row in table
     ]
-    return ["### tab:attack-main", _table(header, lines)]
+    parts = ["### tab:attack-main", _table(header, lines)]
+    jobs = max(row["jobs"] for row in table)
+    if jobs > 1:
+        parts.append(f"Seconds were taken with up to {jobs} rows at a time: they do not compare.")
+    return parts
 
 
 def _paired_markdown(table: list[dict[str, Any]]) -> list[str]:
@@ -57,7 +61,7 @@ def _paired_markdown(table: list[dict[str, Any]]) -> list[str]:
     names = ("both_fool", "median_ratio", "geometric_mean_ratio", "ours_wins_percent")
     lines = [
         (
-            row["method"],
+            _named(row),
             *(_number(row[name]) for name in names),
             *(_number(row[f"paper_{name}"]) for name in names),
         )
@@ -70,7 +74,7 @@ def _budget_markdown(table: list[dict[str, Any]]) -> list[str]:
     header = ("method", *(f"<= {most:,}" for most in BUDGETS))
     lines = []
     for row in table:
-        lines.append((row["method"], *map(_number, row["within_percent"].values())))
+        lines.append((_named(row), *map(_number, row["within_percent"].values())))
         if row["paper_within_percent"]:
             values = row["paper_within_percent"].values()
             lines.append((f"{row['method']} (paper)", *map(_number, values)))
@@ -78,13 +82,31 @@ def _budget_markdown(table: list[dict[str, Any]]) -> list[str]:
 
 
 def _verdict_sentence(found: dict[str, Any]) -> str:
+    against = ", ".join(
+        f"{name} {_number(percent)}%"
+        for name, percent in found["won_percent_against"].items()
+        if percent is not None
+    )
     return (
         f"Ours fools all: {_yes(found['ours_fools_all'])}. Lowest median B:"
         f" {_yes(found['ours_lowest_median'])} ({_number(found['ours_median_B'])} against"
-        f" {_number(found['best_rival_median_B'])}). Lowest B on {_number(found['won_percent'])}%"
-        f" of {found['contested']} jointly fooled pictures. Dense control over ours:"
-        f" {_number(found['dense_over_ours'])}x."
+        f" {_number(found['best_rival_median_B'])} of the best rival,"
+        f" {_number(found['best_other_median_B'])} of any other). Lowest B on"
+        f" {_number(found['won_percent'])}% of {found['contested']} pictures that it and rivals"
+        f" fool ({_number(found['won_percent_of_all'])}% of {found['contested_by_all']} with the"
+        f" paper's recipe and the control); against each alone: {against or 'none'}. Dense control"
+        f" over ours: {_number(found['dense_over_ours'])}x."
     )
+
+
+def _chosen(row: dict[str, Any]) -> str:
+    """The settings shown, and of how many."""
+    name = row["settings"] or "default"
+    return f"{name} (best of {row['settings_tried']})" if row["settings_tried"] > 1 else name
+
+
+def _named(row: dict[str, Any]) -> str:
+    return f"{row['method']} ({row['settings']})" if row["settings"] else row["method"]
 
 
 def _table(header: tuple[str, ...], lines: Sequence[tuple[str, ...]]) -> str:
