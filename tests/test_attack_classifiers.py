@@ -17,7 +17,7 @@ from fast_lapsum.apps.attack.classifiers import (
     from_module,
     load_classifier,
 )
-from fast_lapsum.apps.attack.protocol import Classifier, Limits, Meter, has_won
+from fast_lapsum.apps.attack.protocol import LEAD, Classifier, Limits, Meter, has_won
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.5)
 
@@ -153,8 +153,12 @@ def test_outputs_with_logits_and_models_without_weights() -> None:
     classifier = Classifier(Mean())
     assert classifier.device.type == "cpu"
     assert classifier.label(2) == "class 2"
-    logits = classifier.logits(torch.rand(1, 3, 4, 4))[0]
+    picture = torch.tensor([0.2, 0.7, 0.4]).view(1, 3, 1, 1).expand(1, 3, 4, 4)
+    logits = classifier.logits(picture)[0]
     first = int(logits.argmax())
     assert not has_won(logits, first, None)
     assert has_won(logits, (first + 1) % 3, None)
     assert has_won(logits, (first + 1) % 3, first)
+    logits[0] = logits[first] - 0.9 * LEAD  # too close to call on another machine
+    assert not has_won(logits, 0, None)
+    assert not has_won(logits, 2, first)

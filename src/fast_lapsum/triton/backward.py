@@ -43,7 +43,7 @@ def _exponent(r, hi, lo, inverse):
 
 @triton.jit
 def _near(v):
-    """v where it can matter to d t, else 0: sums of thousands of v near the largest float overflow."""
+    """v where it can matter to d t, else 0: thousands of v near the largest float overflow."""
     return tl.where(tl.abs(v) < VANISHED_AT, v, 0.0)
 
 

@@ -38,6 +38,7 @@ from fast_lapsum import soft_topk
 from .measures import round_to_8_bits
 from .order_statistic import log_order_statistic
 from .protocol import (
+    LEAD,
     Attack,
     Best,
     Classifier,
@@ -45,6 +46,7 @@ from .protocol import (
     Progress,
     ProgressHook,
     Result,
+    lead,
 )
 from .proximal import no_change, proximal_step, strength
 
@@ -240,6 +242,7 @@ class _Picture:
         # Everything that the host has to know, at once: to wait for the device takes time.
         numbers = (
             log_q,
+            lead(logits, self.label, self.target),
             predicted,
             probability,
             scale,
@@ -248,10 +251,10 @@ class _Picture:
             by_k,
             by_t,
         )
-        loss, top, confidence, size, elasticity, spent, slope_k, slope_t = torch.stack(
+        loss, ahead, top, confidence, size, elasticity, spent, slope_k, slope_t = torch.stack(
             [number.double() for number in numbers]
         ).tolist()
-        won = int(top) != self.label if self.target is None else int(top) == self.target
+        won = ahead >= LEAD
         if self.best.offer(tried, won):
             self.improved_at = self.step
             self.kept = self._parameters()

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..measures import budget, round_to_8_bits
 from ..protocol import (
+    LEAD,
     Best,
     Classifier,
     Limits,
@@ -23,6 +24,7 @@ from ..protocol import (
     ProgressHook,
     Result,
     has_won,
+    lead,
 )
 
 Loss = Callable[[Tensor], Tensor]
@@ -105,7 +107,7 @@ class Search:
             for index, value in enumerate(values)
         ]
         self.steps += 1
-        won = has_won(logits, self.label, self.target)
+        won = bool(lead(logits, self.label, self.target) > 0)
         return Trial(logits.detach(), won, self.inside(torch.stack(found)))
 
     def try_only(self, picture: Tensor) -> Trial:
@@ -146,18 +148,11 @@ class Search:
 
 
 def margin(logits: Tensor, label: int, target: int | None) -> Tensor:
-    """How far the attack is from its goal, in logits: positive until it fools.
+    """How far the attack is from its goal, in logits: positive until it has won.
 
-    z_y - max_{j != y} z_j without a target y', max_{j != y'} z_j - z_y' with one.
-
-    >>> logits = torch.tensor([1.0, 3.0, 2.5])
-    >>> margin(logits, 1, None).item(), margin(logits, 1, 0).item()
-    (0.5, 2.0)
+    z_y - max_{j != y} z_j without a target y', max_{j != y'} z_j - z_y' with one, plus ``LEAD``.
     """
-    wanted = label if target is None else target
-    others = torch.cat([logits[:wanted], logits[wanted + 1 :]])
-    difference = logits[wanted] - others.max()
-    return difference if target is None else -difference
+    return LEAD - lead(logits, label, target)
 
 
 def cross_entropy(logits: Tensor, label: int, target: int | None) -> Tensor:
