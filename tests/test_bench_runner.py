@@ -39,7 +39,7 @@ def test_every_ending_gets_its_row_and_the_rest_goes_on(
     monkeypatch.setenv(
         toy.CASES,
         "ok:10,unavailable:10,wrong:10,nan:10,greedy:10,greedy:2000,greedy:3000,greedy-python:2000,"
-        "linear:10,linear:20,linear:2000,ok:20,asleep:1,asleep:2,killed:1,crashed:1",
+        "linear:10,linear:20,linear:2000,ok:20,asleep:1,asleep:2,slow:3,killed:1,crashed:1",
     )
     monkeypatch.setenv(toy.LOG, str(tmp_path / "log"))
     path = tmp_path / "new" / "toy.json"
@@ -64,6 +64,7 @@ def test_every_ending_gets_its_row_and_the_rest_goes_on(
         "ok:20": "ok",
         "asleep:1": "timeout",
         "asleep:2": "limit",
+        "slow:3": "timeout",
         "killed:1": "oom",
         "crashed:1": "error",
     }
@@ -77,6 +78,7 @@ def test_every_ending_gets_its_row_and_the_rest_goes_on(
         "crashed:1": "exit code 3: assertion of a library failed",
         "asleep:1": "more than 1 s",
         "asleep:2": "over 1 s at n = 1",
+        "slow:3": "a call takes more than 1 s",
     }.items():
         assert part in rows[name]["reason"]
     # Running out of memory costs a worker nothing.
@@ -86,7 +88,7 @@ def test_every_ending_gets_its_row_and_the_rest_goes_on(
         (1, False),
         (1, True),
     ]
-    assert steps[-1].done == steps[-1].total == 16
+    assert steps[-1].done == steps[-1].total == 17
     assert record["complete"] is True
     # Only errors are tried again.
     again = runner.prepare("toy_experiment", SETTINGS, path, found)

@@ -26,3 +26,8 @@ OURS = Peer(
 
 #: In the order of the tables.
 METHODS: dict[str, Peer] = {OURS.name: OURS, **PEERS}
+
+
+def caveats() -> str:
+    """What readers of a table of all methods have to know about some of them."""
+    return " ".join(f"{peer.name}: {peer.caveat}." for peer in METHODS.values() if peer.caveat)

@@ -63,6 +63,8 @@ class WorkerProcess:
         if answer is None:
             return self._row_of_the_dead()
         row: dict[str, Any] = json.loads(answer)
+        if slowest(row.get("values")) > seconds:  # the first case of a worker has more time
+            return {"status": "timeout", "reason": f"a call takes more than {seconds:g} s"}
         if row["status"] == "error" and self._settings.device != "cpu":
             self.stop()  # after some CUDA errors every later call fails as well
         return row
@@ -137,6 +139,20 @@ class WorkerProcess:
         status = "oom" if says_out_of_memory(self._last_words) else "error"
         words = f": {self._last_words}" if self._last_words else ""
         return {"status": status, "reason": ending + words}
+
+
+def slowest(values: Any) -> float:
+    """The longest median time among a row's values, 0 where there is none.
+
+    >>> slowest({"mass": 3.0, "seconds": {"p20": 1.0, "p50": 2.0, "p80": 4.0}})
+    2.0
+    """
+    if not isinstance(values, dict):
+        return 0.0
+    here = values.get("p50")
+    return max(
+        [here if isinstance(here, (int, float)) else 0.0, *(slowest(x) for x in values.values())]
+    )
 
 
 def _pass_on(process: subprocess.Popen[str], answers: SimpleQueue[str | None]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from rich.table import Table
 
 from ..experiment import Case, Experiment, Record, Settings
-from ..methods import METHODS
+from ..methods import METHODS, caveats
 from ..paper import PAPER
 from .inputs import normal_inputs
 from .rendering import grid_table
@@ -53,6 +53,7 @@ def tables(record: Record) -> list[Table]:
             cell=lambda values: error_text(values["relative_error"]),
             paper=paper,
             corner="method",
+            caption=caveats(),
         )
     ]
 

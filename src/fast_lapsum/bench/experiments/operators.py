@@ -7,7 +7,7 @@ from typing import Any
 from rich.table import Table
 
 from ..experiment import Case, Experiment, Record, Settings
-from ..methods import METHODS
+from ..methods import METHODS, caveats
 from ..paper import PAPER
 from .clock import timed
 from .inputs import normal_inputs
@@ -83,7 +83,9 @@ def _times(record: Record, passes: str) -> Table:
         paper=paper,
         only=lambda key: key["pass"] == passes,
         corner="method",
-        caption=f"Paper, other sizes: {'; '.join(elsewhere)}." if elsewhere else "",
+        caption=" ".join(
+            [f"Paper, other sizes: {'; '.join(elsewhere)}."] * bool(elsewhere) + [caveats()]
+        ),
     )
 
 

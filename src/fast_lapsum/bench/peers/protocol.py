@@ -35,6 +35,8 @@ class Peer(NamedTuple):
     compiles: bool = False
     #: None where the peer can run, else the reason why not.
     available: Callable[[], str | None] = always
+    #: What its rows do not show by themselves, for the tables' captions.
+    caveat: str = ""
 
 
 def check_budget(k: float, n: int, *, least: int = 0, most: int | None = None) -> None:
