@@ -204,6 +204,10 @@ def test_compare_shows_ratios_and_can_fail() -> None:
     assert invoke(*back).exit_code == 0
     same = invoke("compare", "old.json", "--against", "old.json")
     assert same.exit_code == 0
+    assert "toy on cpu: nothing changed in" in same.stdout
+    assert "2 ms" not in same.stdout
+    every = ("compare", "old.json", "--against", "old.json", "--all")
+    assert re.search(r"ok, n = 10 seconds 2 ms 2 ms 1\.00", plain(invoke(*every).stdout))
     assert invoke("compare", "nowhere").exit_code == 1
 
 

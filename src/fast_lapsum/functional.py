@@ -253,7 +253,8 @@ def lapsum(scores: Tensor, k: Number | Tensor, alpha: Number | Tensor, *, dim: i
     r"""The paper's operator: :math:`p_i = \sigma((b - r_i) / \alpha)` with mass k.
 
     A negative alpha gives the largest scores the highest probabilities, a positive one the
-    smallest. ``lapsum(r, k, -t)`` is ``soft_topk(r, k, t)``.
+    smallest; 0 is the limit from below, a hard mask of the largest. ``lapsum(r, k, -t)`` is
+    ``soft_topk(r, k, t)``.
 
     Example:
         >>> lapsum(torch.tensor([2.0, 1.0, 0.0]), k=1, alpha=-0.5)

@@ -121,11 +121,15 @@ def run_compare(
             metavar="RATIO",
         ),
     ] = None,
+    show_all: Annotated[
+        bool, typer.Option("--all", help="Show all times and rows, also what did not change.")
+    ] = False,
 ) -> None:
     """Show what changed since other results: times with their ratio, and rows by their status.
 
     Differences of environment and settings come first. A time is called slower or faster only where
-    the ranges from the 20th to the 80th percentile of both sides are apart.
+    the ranges from the 20th to the 80th percentile of both sides are apart; other times, and rows
+    that one side alone has, are only counted.
     """
     try:
         old, new = compare.load(reference), compare.load(against)
@@ -146,10 +150,10 @@ def run_compare(
         if differing is not None:
             console.print(differing)
         found = compare.changes(before, after)
-        if found:
-            console.print(compare.changes_table(f"{name} on {device}", found))
-        else:
-            _say(f"{name} on {device}: nothing changed in {len(after['rows'])} rows")
+        shown = [change for change in found if show_all or change.is_telling]
+        if shown:
+            console.print(compare.changes_table(f"{name} on {device}", shown))
+        _say(f"{name} on {device}: {compare.summary(found, len(after['rows']))}")
         slower.extend(
             f"{name} on {device}, {records.label(change.key)}: {change.ratio:.2f} times the time"
             for change in found

@@ -32,6 +32,11 @@ class Change(NamedTuple):
     #: "slower" or "faster" where p20..p80 of both sides are apart; "new", "lost", "status".
     mark: str = ""
 
+    @property
+    def is_telling(self) -> bool:
+        """Whether a reader who asks what changed wants to see it."""
+        return self.mark not in ("new", "lost") and (self.ratio is None or bool(self.mark))
+
 
 def load(reference: str) -> Collection:
     """The records of a results file, of a folder of them, or of ``results/`` at a git commit.
@@ -67,6 +72,23 @@ def changes(old: Record, new: Record) -> list[Change]:
         elif one["status"] == "ok":
             found.extend(_value_changes(one, other))
     return found
+
+
+def summary(found: list[Change], rows: int) -> str:
+    """All changes in numbers.
+
+    >>> summary([Change({}, "seconds", "1", "2", 2.0, "slower"), Change({}, "row", "", "1")], 7)
+    '1 slower, 1 other in 7 rows'
+    >>> summary([Change({}, "seconds", "1", "1", 1.0)], 7)
+    'nothing changed in 7 rows'
+    """
+    counts: dict[str, int] = {}
+    for change in found:
+        if change.mark or change.ratio is None:
+            mark = {"": "other", "status": "of another status"}.get(change.mark, change.mark)
+            counts[mark] = counts.get(mark, 0) + 1
+    told = ", ".join(f"{count} {mark}" for mark, count in counts.items())
+    return f"{told or 'nothing changed'} in {rows} rows"
 
 
 def conditions(old: Record, new: Record) -> Iterator[tuple[str, str, str]]:
