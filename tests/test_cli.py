@@ -1,6 +1,7 @@
 """The command line does what its help says, and refuses bad arguments by name."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -174,3 +175,11 @@ def test_demo_is_the_same_for_the_same_seed() -> None:
     first, second = (demo.run(1000, 50, 0.1, device, seed=7) for _ in range(2))
     assert first.scores.equal(second.scores)
     assert first.budget_error == second.budget_error
+
+
+@pytest.mark.skipif(not hasattr(os, "getloadavg"), reason="this system has no load average")
+def test_busy_machine_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for load, is_told in ((0.0, False), (1e6, True)):
+        monkeypatch.setattr(os, "getloadavg", lambda load=load: (load, load, load))
+        result = invoke("demo", "--n", 2000, "--device", "cpu", "--out", tmp_path / "mask.png")
+        assert ("OMP_WAIT_POLICY" in result.stdout) is is_told

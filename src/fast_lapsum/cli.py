@@ -265,8 +265,11 @@ def _print_demo(found: demo.Demo, budget: float, temperature: float, device: tor
         ours = "soft_topk, with backward" if name.endswith("backward") else "soft_topk"
         ratio = timing.p50 / found.timings[ours].p50
         verdict = f"{ratio:.1f}x faster" if ratio >= 1 else f"{1 / ratio:.1f}x slower"
+        verdict = "about as fast" if 0.95 < ratio < 1.05 else verdict
         table.add_row(name, tables.milliseconds(timing.p50), "" if name == ours else verdict)
     console.print(table)
+    if device.type == "cpu" and (warning := environment.busy()) is not None:
+        console.print(f"Note: {warning}.", highlight=False, soft_wrap=True)
     console.print(
         f"Budget: sum p - k = {found.budget_error:+.3g} in float64, "
         f"{abs(found.budget_error) / budget:.1e} of k.",

@@ -17,6 +17,21 @@ from fast_lapsum.cpu import loader
 from fast_lapsum.triton import loader as gpu_loader
 
 
+def busy() -> str | None:
+    """A warning where other processes want the cores: threads that wait for each other then crawl.
+
+    Waiting threads spin, which takes the cores from those they wait for.
+    """
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    cores = _usable_cores()
+    if cores is None or load <= 0.75 * cores:
+        return None
+    return (
+        f"load {load:.1f} on {cores} cores: times on a CPU are not what they could be"
+        " (OMP_WAIT_POLICY=passive or fewer OMP_NUM_THREADS may help)"
+    )
+
+
 def describe() -> dict[str, Any]:
     """The environment as a JSON-ready dictionary; None for what cannot be found out.
 
