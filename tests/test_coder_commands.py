@@ -76,9 +76,13 @@ def test_from_picture_to_file_and_back(photo, tmp_path, plain):
 def test_names_follow_the_source(photo, tmp_path):
     run("encode", photo, "--steps", 2, "--plain", "--device", "cpu")
     assert (tmp_path / "photo.lap").stat().st_size <= commands.LEAST_BYTES
+    original = photo.read_bytes()
+    assert "maybe the original" in run("decode", tmp_path / "photo.lap", code=2)
+    assert photo.read_bytes() == original
     photo.unlink()
     run("decode", tmp_path / "photo.lap")
     assert names(tmp_path) == ["photo.lap", "photo.png"]
+    assert "end it in .png" in run("decode", tmp_path / "photo.lap", "-o", "a.jpg", code=2)
 
 
 def test_bits_per_pixel_are_a_limit(photo, tmp_path):
@@ -119,6 +123,8 @@ def test_figure_and_profile(photo, tmp_path):
         (("-o", "photo.png"), "is the file to be read"),
         (("--max-pixels", 100), "64 x 48 pixels, expected 1 to 100"),
         (("--figure", "nowhere/figure.png"), "the folder nowhere does not exist"),
+        (("--figure", "figure.jpg"), "end it in .png"),
+        (("--k", "50"), "is for --plain"),
         (("--bpp", "-1"), "'-1' is not a finite number above 0"),
     ],
 )

@@ -87,7 +87,9 @@ def encode(
     k: Annotated[
         int | None,
         typer.Option(
-            help="The number of atoms.", parser=options.whole(at_least=1), metavar="INTEGER"
+            help="The number of atoms, or fewer if the budget in bits ends first; with --plain.",
+            parser=options.whole(at_least=1),
+            metavar="INTEGER",
         ),
     ] = None,
     steps: Annotated[
@@ -127,6 +129,10 @@ def encode(
     """
     if sum(one is not None for one in (bpp, size, psnr)) > 1:
         raise typer.BadParameter("give one of --bpp, --bytes and --psnr.", param_hint="--bpp")
+    if k is not None and not plain:
+        raise typer.BadParameter(
+            "is for --plain: the best version takes as many atoms as pay.", param_hint="--k"
+        )
     coder = _coder()
     from .coder.settings import Settings
 
@@ -138,6 +144,7 @@ def encode(
         settings = replace(settings, steps=steps)
     out = _out(source, out, ".lap")
     if figure is not None:
+        _only_png(figure, "--figure")
         _folder(figure, "--figure")
     with _clean_end(out):
         coder.run_encode(
@@ -155,7 +162,14 @@ def decode(
 ) -> None:
     """Turn a file of encode back into a picture, bit for bit the same everywhere."""
     coder = _coder()
+    if out is None and source.with_suffix(".png").exists():
+        raise typer.BadParameter(
+            f"{source.with_suffix('.png')} is there already, maybe the original:"
+            " name the picture to write.",
+            param_hint="--out",
+        )
     out = _out(source, out, ".png")
+    _only_png(out, "--out")
     with _clean_end(out):
         coder.run_decode(source, out, console, max_pixels)
 
@@ -210,6 +224,11 @@ def _coder() -> ModuleType:
             raise
         _fail(f"{error.name} is missing. Get it with: pip install 'fast-lapsum[apps]'")
     return commands
+
+
+def _only_png(path: Path, option: str) -> None:
+    if path.suffix.lower() != ".png":
+        raise typer.BadParameter(f"'{path}' is written as PNG: end it in .png.", param_hint=option)
 
 
 def _out(source: Path, out: Path | None, suffix: str) -> Path:
