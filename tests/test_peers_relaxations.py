@@ -108,6 +108,40 @@ def test_sinkhorn_is_the_plan_of_the_definition() -> None:
         )
 
 
+def sinkhorn_in_the_log_domain(scores: Tensor, k: float, t: float, steps: int) -> Tensor:
+    """The steps of the module's docstring: potentials of the points and of both anchors."""
+    low, high = (x[:, None] for x in torch.aminmax(scores, dim=-1))
+    x = (scores - low) / (high - low)
+    kernel = -torch.stack((x**2, (x - 1) ** 2), -2) * ((high - low) / (2 * t))[..., None]
+    n = scores.shape[-1]
+    log_mass = torch.tensor([math.log(n - k), math.log(k)], dtype=scores.dtype)
+    anchors = torch.zeros_like(kernel[..., 0])
+    for _ in range(steps):
+        points = -torch.logsumexp(anchors[..., None] + kernel, -2)
+        anchors = log_mass - torch.logsumexp(points[..., None, :] + kernel, -1)
+    return torch.exp(points + anchors[..., 1:] + kernel[..., 1, :])
+
+
+@both_dtypes
+@pytest.mark.parametrize("t", [0.02, 0.5, 20.0])
+def test_sinkhorn_takes_the_steps_of_the_log_domain(t: float, dtype: torch.dtype) -> None:
+    skewed = torch.cat((normal(2, 300), normal(2, 300, seed=1).mul(0.5).exp()))
+    scores, weights = skewed.to(dtype).requires_grad_(), normal(4, 300, seed=2, dtype=dtype)
+    for k, steps in ((0.3, 200), (19, 1), (19, 7), (19, 200), (290, 3), (290, 200), (299.7, 200)):
+        mask = sinkhorn.sinkhorn(scores, k, t, iterations=steps)
+        wanted = sinkhorn_in_the_log_domain(scores.detach().double(), k, t, steps)
+        # At t = 0.02, d is in the hundreds, and so are the units in its last place in float32.
+        rounding = 1e-12 if dtype == torch.float64 else 1e-6 if t > 0.1 else 1e-4
+        error = mask.detach() - wanted
+        assert float(error.abs().max()) < rounding * max(1.0, float(wanted.max()))
+        # The implicit gradient of a converged mask, at whatever mask there is.
+        (gradient,) = torch.autograd.grad(mask, scores, weights)
+        w = (wanted * (1 - wanted)).clamp(min=0)
+        mean = (w * weights).sum(-1, keepdim=True) / w.sum(-1, keepdim=True)
+        error = t * gradient - w * (weights - mean)
+        assert float(error.abs().max()) < 20 * rounding * max(1.0, float(wanted.max()) ** 2)
+
+
 @pytest.mark.parametrize("dtype", FULL_DTYPES, ids=str)
 def test_sinkhorn_of_ties_and_of_the_ends_of_the_budget(dtype: torch.dtype) -> None:
     tied = torch.full((2, 8), 3.0, dtype=dtype, requires_grad=True)

@@ -180,6 +180,25 @@ def test_pooled_block_by_hand() -> None:
     assert sparse_topk._pooled_block([2, 1], 2) == (2, 2)
 
 
+@pytest.mark.parametrize("t", [1e-3, 0.05, 1.0, 30.0, 1e3])
+@pytest.mark.parametrize("distribution", ["normal", "three_clusters", "sixteen_levels", "constant"])
+@parametrize(lml.PEER, capped_simplex.PEER)
+def test_float32_is_as_good_as_float64(peer: Peer, distribution: str, t: float) -> None:
+    n, g = 2000, generator(3)
+    scores = torch.stack([DISTRIBUTIONS[distribution](n, g) for _ in range(2)]).float()
+    for k in (0.01, 1, n / 3, n / 2, n - 1, n - 0.01):
+        mask, wide = peer.function(scores, k, t), peer.function(scores.double(), k, t)
+        torch.testing.assert_close(mask.double().sum(-1), wide.sum(-1), rtol=1e-6, atol=1e-7)
+        assert_same(wide.sum(-1), torch.full_like(wide[:, 0], k), 1e-9)
+        assert_same(mask.double(), wide, 1e-6 if t > 0.01 else 1e-5)
+
+
+@parametrize(lml.PEER, capped_simplex.PEER)
+def test_threshold_needs_no_look_at_the_scores(peer: Peer) -> None:
+    for k in (6, 15.5):
+        assert peer.function(torch.empty(3, 20, device="meta"), k, 0.5).shape == (3, 20)
+
+
 # The same operator as ours.
 
 

@@ -5,9 +5,9 @@ B. Amos, V. Koltun, J. Z. Kolter, "The Limited Multi-Label Projection Layer", ar
 
     p = argmin -<s/t, p> - H_b(p)  s.t.  sum_i p_i = k      so      p_i = sigmoid(s_i/t + nu).
 
-The paper brackets nu with many samples at a time; here it is bisected in float64, which is less
-work on a CPU. k may be any number in [0, n], and the budget is exact up to rounding. The gradient
-is the implicit one with slopes p (1 - p). Memory O(n).
+The paper brackets nu with many samples at a time; here it is bisected in the dtype of the scores,
+which is less work, and three Newton steps follow. k may be any number in [0, n], and the budget is
+exact up to rounding. The gradient is the implicit one with slopes p (1 - p). Memory O(n).
 """
 
 from __future__ import annotations
@@ -31,13 +31,19 @@ def lml(scores: Tensor, k: float, temperature: float) -> Tensor:
     check_budget(k, n)
     if k in (0, n):
         return scores * 0 + (k > 0)
-    quantile = math.log(k) - math.log(n - k)
-    u = implicit.solve(scores, k, temperature, curve=torch.sigmoid, slope=_slope, quantile=quantile)
-    return implicit.with_gradient(scores, torch.sigmoid(u), _slope(u), temperature)
+    budget, scale = (k, temperature) if 2 * k <= n else (n - k, -temperature)
+    quantile = math.log(budget) - math.log(n - budget)
+    u = implicit.solve(scores, budget, scale, curve=_sigmoid, slope=_slope, quantile=quantile)
+    mask = torch.sigmoid(u if scale > 0 else u.neg_())
+    return implicit.with_gradient(scores, mask, u.neg_().sigmoid_().mul_(mask), temperature)
 
 
-def _slope(u: Tensor) -> Tensor:
-    return torch.sigmoid(u) * torch.sigmoid(-u)
+def _sigmoid(u: Tensor, out: Tensor) -> Tensor:
+    return torch.sigmoid(u, out=out)
+
+
+def _slope(u: Tensor, out: Tensor) -> Tensor:
+    return torch.neg(u, out=out).sigmoid_().mul_(torch.sigmoid(u))
 
 
 PEER = Peer(

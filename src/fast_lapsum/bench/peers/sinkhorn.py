@@ -9,6 +9,13 @@ that the largest cost is 1. 200 Sinkhorn steps in the log domain:
     f_i = epsilon log(1/n)  - epsilon log sum_j exp((g_j - C_ij) / epsilon),
     g_j = epsilon log(nu_j) - epsilon log sum_i exp((f_i - C_ij) / epsilon).
 
+Of two anchors only the difference d = (g_in - g_out) / epsilon matters, and with D the cost "in"
+minus the cost "out", a step is a sigmoid and a number per row:
+
+    q_i = sigmoid(d - D_i / epsilon),  Q = sum q_i,  d <- d + log(k / Q) - log((n - k) / (n - Q)).
+
+The mask after it is q k / Q. These are the steps above, exactly: the same 200, and their results.
+
 The difference of the two costs is linear in x, so at convergence the mask is
 sigmoid((s_i - b) / t), a logistic sigmoid with an exact budget, where epsilon = 2 t / (max - min):
 that is how the temperature maps. The last step is on the anchors' side, so the mask sums to k even
@@ -16,58 +23,22 @@ before convergence; what is then off is the mask itself: too flat, or above 1 in
 few times 1 / epsilon steps to converge: 200 do not suffice once t is about 1/1000 of the range.
 
 The gradient is the paper's implicit one (its Schur complement is a number for two anchors), not
-autograd through the steps: with p the mask, w = p (1 - p) and D the cost "in" minus the cost "out",
+autograd through the steps: with p the mask and w = p (1 - p),
 
     dp_i = w_i (sum_j w_j dD_j / sum_j w_j - dD_i) / epsilon.
 
-It assumes convergence. Memory O(n).
+It assumes convergence. Nothing of the steps is kept: memory O(n).
 """
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from . import implicit
 from .protocol import Peer, check_budget
 
 ITERATIONS = 200
-
-
-class _Plan(torch.autograd.Function):
-    """Costs [B, 2, n] ("out", "in") and epsilon [B, 1] -> n times the column "in" of the plan."""
-
-    @staticmethod
-    def forward(ctx: Any, cost: Tensor, epsilon: Tensor, k: float, iterations: int) -> Tensor:
-        n = cost.shape[-1]
-        kernel = -cost / epsilon[..., None]
-        log_mass = torch.cat([cost.new_full((1,), _log(mass)) for mass in (n - k, k)])
-        # Potentials in units of epsilon; every mass n times the paper's.
-        anchors = torch.zeros_like(cost[..., 0])
-        points = torch.zeros_like(cost[..., 0, :])
-        for _ in range(iterations):
-            points = -torch.logsumexp(anchors[..., None] + kernel, -2)
-            anchors = log_mass - torch.logsumexp(points[..., None, :] + kernel, -1)
-        mask = torch.exp(points + anchors[..., 1:] + kernel[..., 1, :])
-        ctx.save_for_backward(mask, epsilon)
-        return mask
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        mask, epsilon = ctx.saved_tensors
-        weights = (mask * (1 - mask)).clamp(min=0)
-        total = weights.sum(-1, keepdim=True).clamp(min=torch.finfo(mask.dtype).tiny)
-        mean = (weights * grad).sum(-1, keepdim=True) / total
-        d_difference = -weights * (grad - mean) / epsilon
-        return torch.stack((-d_difference, d_difference), -2), None, None, None
-
-
-def _log(value: float) -> float:
-    return math.log(value) if value > 0 else -math.inf
 
 
 def sinkhorn(
@@ -80,13 +51,33 @@ def sinkhorn(
     """
     n = scores.shape[-1]
     check_budget(k, n)
-    # The converged mask does not depend on where and how wide the unit interval is: no gradient.
-    low, high = (x[..., None] for x in torch.aminmax(scores.detach(), dim=-1))
-    width = torch.where(high > low, high - low, 1)
-    x = (scores - low) / width
-    cost = torch.stack((x**2, (x - 1) ** 2), -2)
-    mask: Tensor = _Plan.apply(cost, 2 * temperature / width, k, iterations)  # type: ignore[no-untyped-call]
-    return mask
+    if k in (0, n):
+        return scores * 0 + (k > 0)
+    mask = _mask(scores.detach(), k, temperature, iterations)
+    # dD = -2 dx and epsilon = 2 t / (max - min): in the scores, the implicit gradient has 1 / t.
+    return implicit.with_gradient(scores, mask, (1 - mask).mul_(mask).clamp_(min=0), temperature)
+
+
+@torch.no_grad()
+def _mask(scores: Tensor, k: float, temperature: float, iterations: int) -> Tensor:
+    """The mask after so many steps. D / epsilon is (1 - 2 x) / epsilon = (middle - s) / t."""
+    n = scores.shape[-1]
+    low, high = torch.aminmax(scores, dim=-1, keepdim=True)
+    # Sums of the smaller side: of "out", with the opposite signs, where k is over n / 2.
+    budget, scale = (k, temperature) if 2 * k <= n else (n - k, -temperature)
+    z = (scores - (low + high).div_(2)).div_(scale)
+    d = torch.zeros_like(low)
+    q = torch.empty_like(z)
+    for _ in range(iterations):
+        torch.add(z, d, out=q)
+        total = q.sigmoid_().sum(-1, keepdim=True)
+        # d goes from 0 to its limit on one side of it, so that neither sum is less than 1/2 (the
+        # highest and the lowest score, at first) or than its budget (in the limit).
+        rest = (n - total).clamp_(min=min(0.5, n - budget))
+        d.add_((rest / total).mul_(budget / (n - budget)).log_())
+    if scale > 0:
+        return q.mul_(budget / total)
+    return torch.rsub(q, 1).mul_(k / rest)
 
 
 PEER = Peer(
