@@ -125,7 +125,9 @@ def run(
     (``load`` has to be picklable) share the rows, those of most calls first.
     """
     found = entries(folder)
-    settings = {**plan._asdict(), "device": str(device), "jobs": jobs}
+    # Where a model's folder lies is nobody's business in a results file.
+    model = Path(plan.model).name if Path(plan.model).is_dir() else plan.model
+    settings = {**plan._asdict(), "model": model, "device": str(device), "jobs": jobs}
     record = started(path, settings, fresh)
     file = _File(path, record, 0.0 if jobs == 1 else _SECONDS_BETWEEN_SAVES)
     try:
