@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -61,6 +62,10 @@ def test_from_picture_to_file_and_back(photo, tmp_path, plain):
     assert float(found[2]) == pytest.approx(8 * lap.stat().st_size / 3072, abs=1e-4)
     assert float(found[3]) == pytest.approx(psnr(original, again), abs=0.006)
     assert float(found[3]) > 25
+    rates = re.search(r"rate: ([\d,]+) bits by training's count, ([\d,]+) in the file", said)
+    counted, taken = (int(one.replace(",", "")) for one in rates.groups())
+    assert taken == 8 * lap.stat().st_size
+    assert counted == pytest.approx(taken, rel=0.5)  # a tiny picture, a short training
     shown = run("inspect", lap)
     for word in (
         "64 x 48, RGB",
@@ -221,3 +226,29 @@ def test_trimmed_to_a_limit():
         assert len(data) <= limit
         container.check(shorter)
         assert 15 < psnr(picture, decode_picture(shorter)) < psnr(picture, decode_picture(full))
+
+
+@pytest.mark.parametrize("plain", [True, False], ids=["plain", "best"])
+def test_what_is_trimmed_is_in_no_number(monkeypatch, plain):
+    picture = scene(64, 64)
+    settings, limit = Settings(bits=1, plain=plain, steps=3), 600
+    real = encode.fit
+    # Training gets a third more than the file has room for.
+    monkeypatch.setattr(
+        encode, "fit", lambda p, s, progress: real(p, replace(s, bits=1.35 * s.bits), progress)
+    )
+    trimmed = []
+    drop = encode.trimmed
+    monkeypatch.setattr(encode, "trimmed", lambda *a: trimmed.append(drop(*a)) or trimmed[-1])
+    found = encode.encode(picture, settings, limit)
+    shorter = trimmed[0][0]
+    assert len(found.data) <= limit
+    assert found.fit.code is found.code
+    assert found.fit.atoms == sum(int(band.mask.sum()) for band in found.code.bands)
+    assert found.fit.psnr == psnr(picture, decode_picture(found.code))
+    assert found.fit.file_bits == 8 * len(found.data)
+    again = decode_picture(container.from_bytes(found.data))
+    assert np.array_equal(again, decode_picture(found.code))
+    if plain:  # values are refitted to the atoms that are left
+        assert found.fit.psnr > psnr(picture, decode_picture(shorter))
+        assert found.fit.counted == pytest.approx(8 * len(found.data), rel=0.05)

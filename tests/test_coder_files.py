@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 import tracemalloc
 import zlib
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
 from coder_cases import random_code, same
-from fast_lapsum.apps.coder import container
+from fast_lapsum.apps.coder import colour, container, wavelet
 from fast_lapsum.apps.coder.bitstream import CoderError
-from fast_lapsum.apps.coder.code import layout
+from fast_lapsum.apps.coder.code import Band, Code, layout
 from fast_lapsum.apps.coder.dictionary import decode_picture
 
 ORIGINALS = [
@@ -29,9 +31,9 @@ def repaired(data: bytes) -> bytes:
     return body + zlib.crc32(body).to_bytes(4, "little")
 
 
-def mutated(random: np.random.Generator) -> bytes:
+def mutated(random: np.random.Generator, originals: Sequence[bytes]) -> bytes:
     """A file that someone or something changed; half of them with a checksum that fits."""
-    data = bytearray(ORIGINALS[random.integers(len(ORIGINALS))])
+    data = bytearray(originals[random.integers(len(originals))])
     for _ in range(random.integers(1, 4)):
         # Headers are short: a place among the first bytes is as likely as any other.
         place = int(random.integers(len(data) if random.random() < 0.5 else min(24, len(data))))
@@ -52,15 +54,17 @@ def mutated(random: np.random.Generator) -> bytes:
     return repaired(bytes(data)) if random.random() < 0.5 else bytes(data)
 
 
-def attack(count: int, seed: int) -> tuple[int, float]:
+def attack(
+    count: int, seed: int, originals: Sequence[bytes] = ORIGINALS, pixels: int = FEW_PIXELS
+) -> tuple[int, float]:
     """Read mutated files; how many were readable, and the seconds that the slowest one took."""
     random = np.random.default_rng(seed)
     readable, slowest = 0, 0.0
     for _ in range(count):
-        data = mutated(random)
+        data = mutated(random, originals)
         begin = time.perf_counter()
         try:
-            code = container.from_bytes(data, "hostile.lap", FEW_PIXELS)
+            code = container.from_bytes(data, "hostile.lap", pixels)
         except CoderError as error:
             assert str(error).startswith("hostile.lap: ")  # noqa: PT017
         else:
@@ -81,6 +85,110 @@ def test_mutated_files():
     assert 0 < readable < 500
     assert slowest < 5
     assert peak < 32 * 2**20
+
+
+def sparse(side: int, dictionary: str, mode: str, atoms: int, value: int = 1) -> bytes:
+    """A file of few bytes that claims a large picture: the first atoms of each band are on."""
+    colours = "rgb" if dictionary == "blocks" else "opponent"
+    bands = []
+    for place in layout(dictionary, colours, side, side, 3):
+        mask = np.zeros((place.height, place.width), dtype=np.bool_)
+        mask.ravel()[:atoms] = True
+        values = np.full((int(mask.sum()), place.planes), value, dtype=np.int32)
+        levels = value if len(values) else 0
+        bands.append(Band(place.level, place.plane, place.kind, mask, values, 4096, levels))
+    matrix = (1 << 14, 0, 0, 0, 1 << 14, 0, 0, 0, 1 << 14) if colours == "opponent" else ()
+    return container.to_bytes(
+        Code(side, side, 3, dictionary, colours, 0, tuple(bands), matrix), mode
+    )
+
+
+def test_mutated_files_of_larger_pictures():
+    originals = [
+        sparse(700, "blocks", "plain", 1),
+        sparse(700, "wavelet", "context", 0),
+        sparse(500, "wavelet", "context", 2),
+    ]
+    tracemalloc.start()
+    try:
+        readable, slowest = attack(150, 2, originals, pixels=1 << 20)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert 3 <= readable < 150
+    assert slowest < 10
+    assert peak < 45 * 2**20
+
+
+@pytest.mark.parametrize(
+    ("data", "most"),
+    [
+        (sparse(2048, "wavelet", "context", 0), 20),
+        (sparse(2048, "blocks", "plain", 0), 25),
+        (sparse(2048, "wavelet", "context", 1), 40),
+        (sparse(1024, "wavelet", "context", 1, 100_000), 45),  # beyond 32 bits
+        (sparse(2048, "blocks", "plain", 1), 25),
+    ],
+    ids=["empty", "empty blocks", "one atom a band", "large values", "one block a band"],
+)
+def test_memory_and_time_of_large_pictures(data, most):
+    """In bytes a pixel, reading included; 108 and more when all bands were joined in 64 bits."""
+    assert len(data) < 1000
+    tracemalloc.start()
+    try:
+        begin = time.perf_counter()
+        picture = decode_picture(container.from_bytes(data))
+        seconds = time.perf_counter() - begin
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < most * picture.shape[0] * picture.shape[1]
+    assert seconds < 10
+
+
+# Files of version 1 and the SHA-256 of their pixels: both may never change.
+GOLDEN = {
+    "plain": (
+        (14, 19, 3),
+        "934c415001020e130018edf40b5a57371270bc91c9393fbd515f770c6e03b56f49dd1f488898539c3b19fb2f03ec63"
+        "7ae3217228b0bd6007cd9ce518a5c0aab35f713c1ecfad1d519fa55bb067ed8c27c0680bc8fe86469e4e46314808ba"
+        "dba4b485eef9dbc4d38e4d0b3da203c9",
+        "e066a11c070e98edfbcf18a2bc874901efcd948efc41054315875d75367673ed",
+    ),
+    "best": (
+        (17, 23, 3),
+        "934c415001271117920e2589d3ce25431ad0002725e5cb062ede234b1a09abfeffb39914b5a965b10b0962774ed8eb"
+        "bcb5c65a9cac5512a8545446c30fcf0cbef95cbad1748babe8411f5547299e8609471578a0134f03afd2955f444212"
+        "89959593dff7a6694156240634cec983fa1c2c8fdf1664fad975cf3b4e40636cb6867760f2993c66ebb47fa2963bdc"
+        "7ca5addd0b39de54584e9469e3c6218cc5716d528c2f722f2206856587c5510549ab269bcefb9a97",
+        "ea40dd74dac27d4c6e98bd7098abf12e84ca7017360426f513fc3920c9c61c83",
+    ),
+    "best, grey": (
+        (15, 9, 1),
+        "934c415001050f09671009abfeffa2e0e584c4687d25a24569e213ee0ce4e51698895a4dd7966a8b1529072252f44f"
+        "e1b15076888ea8e98b32a35173c7e6e4d7d5fb6dbcbaf98f26dabe7e6b955d",
+        "e87f26730c8543bcfd781159e6ee65eb20a04f9c941636fa7d2b3c1c53d88dfd",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_decoded_pixels_never_change(name):
+    shape, data, pixels = GOLDEN[name]
+    picture = decode_picture(container.from_bytes(bytes.fromhex(data)))
+    assert picture.shape == shape
+    assert picture.flags.c_contiguous
+    assert hashlib.sha256(picture.tobytes()).hexdigest() == pixels
+
+
+def test_strips_and_widths_do_not_matter(monkeypatch):
+    codes = [random_code(seed, size) for seed in range(8) for size in (None, (70, 45))]
+    expected = [decode_picture(code) for code in codes]
+    monkeypatch.setattr(wavelet, "_STRIP", 100)
+    monkeypatch.setattr(colour, "_STRIP", 100)
+    monkeypatch.setattr(wavelet, "storage", lambda largest: np.int64)
+    for code, picture in zip(codes, expected, strict=True):
+        assert np.array_equal(decode_picture(code), picture)
 
 
 @pytest.mark.slow

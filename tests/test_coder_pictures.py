@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import io
+import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -100,6 +102,54 @@ def test_what_is_refused(tmp_path):
         picture.read(moving)
     with pytest.raises(CoderError, match="5 x 6 pixels, expected 1 to 29"):
         picture.read(saved(tmp_path, Image.fromarray(RAMP)), max_pixels=29)
+
+
+def png_of_16_bits(kind: int, channels: int) -> bytes:
+    def chunk(name: bytes, data: bytes) -> bytes:
+        body = name + data
+        return struct.pack(">I", len(data)) + body + struct.pack(">I", zlib.crc32(body))
+
+    rows = (b"\0" + bytes(range(2 * 5 * channels))) * 4
+    head = struct.pack(">IIBBBBB", 5, 4, 16, kind, 0, 0, 0)
+    parts = chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + parts
+
+
+def tiff_of_16_bits() -> bytes:
+    pixels = bytes(2 * 3 * 5 * 4)
+    tags = ((256, 5), (257, 4), (258, 8), (259, 1), (262, 2), (273, 14), (277, 3), (278, 4))
+    entries = [struct.pack("<HHII", tag, 4, 1, value) for tag, value in (*tags, (279, len(pixels)))]
+    entries[2] = struct.pack("<HHII", 258, 3, 3, 8)  # at byte 8: 16, 16, 16
+    directory = struct.pack("<H", len(entries)) + b"".join(entries) + bytes(4)
+    head = b"II*\0" + struct.pack("<I", 14 + len(pixels)) + struct.pack("<HHH", 16, 16, 16)
+    return head + pixels + directory
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("rgb.png", png_of_16_bits(2, 3)),
+        ("rgba.png", png_of_16_bits(6, 4)),
+        ("la.png", png_of_16_bits(4, 2)),
+        ("l.png", png_of_16_bits(0, 1)),
+        ("rgb.tif", tiff_of_16_bits()),
+        ("rgb.ppm", b"P6 5 4 65535\n" + bytes(5 * 4 * 3 * 2)),
+        ("ten.ppm", b"P6 5 4 1023\n" + bytes(5 * 4 * 3 * 2)),
+        ("text.ppm", b"P3 1 1 1023\n1 2 1023\n"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_more_than_8_bits_are_refused(tmp_path, name, data):
+    (tmp_path / name).write_bytes(data)
+    with Image.open(tmp_path / name) as image:
+        image.load()  # a whole file, which Pillow reads
+    with pytest.raises(CoderError, match=rf"{name}: mode .*more than 8 bits a channel.*8-bit"):
+        picture.read(tmp_path / name, background="white")
+
+
+def test_fewer_than_8_bits_are_taken(tmp_path):
+    (tmp_path / "few.ppm").write_bytes(b"P6 2 1 15\n" + bytes([0, 15, 0, 15, 0, 15]))
+    assert picture.read(tmp_path / "few.ppm").tolist() == [[[0, 255, 0], [255, 0, 255]]]
 
 
 def test_files_that_are_no_pictures(tmp_path):

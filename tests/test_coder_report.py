@@ -119,6 +119,38 @@ class TestCodecs:
         assert found.found is None
         assert all(size > 100 for size in found.missed.values())
 
+    def test_every_variant_is_tried_at_every_scale(self, monkeypatch):
+        tried = []
+        real = codecs.Codec.encode
+
+        def encode(codec, image, level, variant, divisor):
+            tried.append((divisor, tuple(variant.items())))
+            return real(codec, image, level, variant, divisor)
+
+        monkeypatch.setattr(codecs.Codec, "encode", encode)
+        full, slow = {"subsampling": "4:4:4"}, {"progressive": False}
+        codec = replace(codecs.codecs()[0], variants=(full,), slower=slow)
+        found = codecs.search(codec, scene(64, 96), 900).found
+        variants = {(), tuple(full.items())}
+        assert {(divisor, one) for divisor in codecs.SCALES for one in variants} <= set(tried)
+        last, options = tried[-1]
+        assert options[-1] == ("progressive", False)
+        assert last == found.divisor
+        tried.clear()
+        codecs.search(codec, scene(64, 96, 1), 900)
+        assert tuple(full.items()) not in {one for _, one in tried}
+
+    def test_avif_is_tuned_for_psnr(self):
+        codec = next(one for one in codecs.codecs() if one.name == "AVIF")
+        if codec.missing:
+            pytest.skip(codec.missing)
+        assert {"subsampling": "4:4:4", "advanced": {"tune": "psnr"}} in codec.variants
+        picture = scene(128, 128)
+        default = codecs.search(replace(codec, variants=(), slower=None), picture, 700)
+        assert max(codecs.search(codec, picture, 700).reached.values()) > max(
+            default.reached.values()
+        )
+
 
 def row_of(folder, method, name="one"):
     rows = json.loads((folder / "results.json").read_text())["rows"]
@@ -207,6 +239,18 @@ def test_a_run_that_was_ended_goes_on(photos, tmp_path, quick, monkeypatch):
     after = json.loads((out / "results.json").read_text())["rows"]
     assert len(after) == 12
     assert next(row for row in before if row["method"] == "best") in after
+
+
+def test_methods_are_measured_anew(photos, tmp_path, quick):
+    out = tmp_path / "out"
+    invoke(photos / "one.png", "--out", out, "--bpp", "2")
+    before = row_of(out, "best")
+    said = invoke(photos / "one.png", "--out", out, "--bpp", "2", "--again", "JPEG")
+    assert "2 bpp, JPEG: " in said
+    assert "2 bpp, best: " not in said
+    assert row_of(out, "best") == before
+    said = invoke(photos / "one.png", "--out", out, "--again", "GIF", code=1)
+    assert "'GIF' is no method" in said
 
 
 def test_other_settings_need_a_fresh_start(photos, tmp_path, quick):

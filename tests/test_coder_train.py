@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from fast_lapsum.apps.coder import Settings, decode_picture, fit
+from fast_lapsum.apps.coder import Settings, decode_picture, encode, finish, fit
 from fast_lapsum.apps.coder.colour import psnr
-from fast_lapsum.apps.coder.finish import allocate, counted_bits
-from fast_lapsum.apps.coder.fit_best import next_count
+from fast_lapsum.apps.coder.dictionary import Dictionary
+from fast_lapsum.apps.coder.finish import allocate, cell_width, counted_bits, levels_of
+from fast_lapsum.apps.coder.fit_best import next_count, refit
+from fast_lapsum.apps.coder.prices import Prices
 from fast_lapsum.apps.coder.study import study, ways
+from fast_lapsum.apps.coder.train import train_plain
 
 PLAIN = Settings(bits=1500, plain=True, steps=12)
 BEST = Settings(bits=3000, steps=6)
@@ -136,6 +139,18 @@ def test_runs_repeat(settings):
         assert one[5:] == other[5:]
 
 
+def test_a_refit_that_makes_no_sense_keeps_the_step():
+    dictionary = Dictionary("wavelet", "rgb", 16, 16, 1, torch.device("cpu"))
+    integers = torch.zeros(dictionary.count)
+    integers[-40], integers[-5] = 1, 2  # two atoms far apart
+    wanted = torch.zeros(dictionary.count)
+    wanted[-40], wanted[-5] = 28, 30  # 1 at 1.4 steps, 2 at 1.5: a step of 2, a shrink of -26
+    planes = dictionary.synthesise(wanted[None])
+    assert refit(dictionary, planes, integers, 20.0) == (20.0, 0.0)
+    step, shrink = refit(dictionary, dictionary.synthesise(18.0 * integers[None]), integers, 20.0)
+    assert (step, shrink) == pytest.approx((18.0, 0.0), abs=1e-3)
+
+
 def test_progress_is_reported_and_the_operator_timed():
     reports = []
     found = fit(drawn(32, 32), replace(PLAIN, steps=25), reports.append)
@@ -147,9 +162,80 @@ def test_progress_is_reported_and_the_operator_timed():
 
 
 def test_levels_spend_the_budget_where_it_buys_most():
-    levels = allocate([10, 10], [100, 100], [50.0, 50.0], [1000.0, 10.0], 3, 400)
-    assert levels[0] > levels[1]
-    assert counted_bits([10, 10], [100, 100], levels, 3) <= 400
+    for start in ([1, 1], [60, 60]):
+        levels = allocate([10, 10], [100, 100], [50.0, 50.0], [1000.0, 10.0], 3, 400, start)
+        assert levels[0] > levels[1]
+        assert counted_bits([10, 10], [100, 100], levels, 3) <= 400
+
+
+def test_learned_depths_that_spend_the_budget_reach_the_file():
+    learned = [9, 3]  # not what allocate finds from [1, 1]
+    bits = counted_bits([10, 10], [100, 100], learned, 3) + 0.5
+    arguments = ([10, 10], [100, 100], [50.0, 50.0], [1000.0, 10.0], 3, bits)
+    assert allocate(*arguments, learned) == learned
+    assert allocate(*arguments, [1, 1]) != learned
+
+
+def test_the_trainer_hands_its_depths_over(monkeypatch):
+    seen = []
+
+    def spy(*arguments):
+        seen.append(arguments[-1])
+        return allocate(*arguments)
+
+    monkeypatch.setattr(finish, "allocate", spy)
+    trainer = train_plain(drawn(32, 32), replace(PLAIN, steps=3), None)
+    trainer.finish()
+    assert seen == [[levels_of(depth) for depth in trainer.depth.tolist()]]
+
+
+def test_allocate_models_the_quantiser():
+    """The width that bits are spent by is the one that values are rounded with."""
+    assert cell_width(10.0, 5) == 2.0
+    picture = drawn(32, 32)
+    trainer = train_plain(picture, replace(PLAIN, steps=3), None)
+    code, _ = trainer.finish(polish=False)
+    amplitudes = trainer.log_amplitude.detach().exp().tolist()
+    for band, amplitude in zip(code.bands, amplitudes, strict=True):
+        assert band.step == pytest.approx(4096 * cell_width(amplitude, band.levels), abs=0.51)
+
+
+def textured(side):
+    """Something like a photograph: noise whose spectrum falls off, and edges."""
+    random = np.random.default_rng(0)
+    rows, columns = np.mgrid[:side, :side] / side
+    falls = 1 / (1e-3 + np.hypot(*np.meshgrid(np.fft.fftfreq(side), np.fft.fftfreq(side)))) ** 1.2
+    noise = np.fft.ifft2(np.fft.fft2(random.normal(size=(side, side))) * falls).real
+    noise *= 30 / noise.std()
+    disc = 60 * (np.hypot(rows - 0.4, columns - 0.5) < 0.2)
+    planes = [128 + noise + disc, 110 + 0.8 * noise, 100 + 0.6 * noise - disc]
+    return np.stack(planes, -1).clip(0, 255).astype(np.uint8)
+
+
+@pytest.mark.parametrize("plain", [True, False], ids=["plain", "best"])
+def test_training_counts_what_the_file_takes(plain):
+    settings = Settings(bits=1, plain=plain, steps=40)
+    made = encode.encode(textured(512), settings, 1638)
+    assert made.fit.file_bits == 8 * len(made.data)
+    assert made.fit.counted == pytest.approx(made.fit.file_bits, rel=0.03)
+    # Training's own count, not the file's: it is close but never the same.
+    assert made.fit.counted != made.fit.file_bits
+
+
+def test_the_count_is_scaled_by_measurements():
+    dictionary = Dictionary("wavelet", "rgb", 32, 32, 1, torch.device("cpu"))
+    prices = Prices(dictionary)
+    magnitudes = torch.zeros(dictionary.count)
+    magnitudes[:50] = 2
+    prices.update(magnitudes)
+    before, price = float(prices.total), prices.on.clone()
+    prices.calibrate(1.3 * before)
+    assert float(prices.total) == pytest.approx(1.3 * before)
+    prices.update(magnitudes)
+    assert float(prices.total) == pytest.approx(1.3 * before)
+    assert torch.equal(prices.on, price)
+    prices.calibrate(1.1 * before)
+    assert float(prices.total) == pytest.approx(1.1 * before)
 
 
 def test_study_compares_the_ways_on_one_picture():

@@ -55,6 +55,14 @@ def coder_report(
             help="Of the noise in training.", parser=options.whole(at_least=0), metavar="INTEGER"
         ),
     ] = 0,
+    again: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Measure this method anew, AVIF or best for example; may be given several times.",
+            metavar="METHOD",
+            show_default=False,
+        ),
+    ] = None,
     device: options.Device = None,
     fresh: options.Fresh = False,
 ) -> None:
@@ -84,7 +92,7 @@ def coder_report(
     try:
         plan = report.Plan(crop, seed, steps, chosen)
         rates = list(dict.fromkeys(bpp or [_RATE]))
-        results = report.run(paths, out, rates, plan, console, fresh)
+        results = report.run(paths, out, rates, plan, console, fresh, again or ())
         with finished_file(out / "table.md") as unfinished:
             unfinished.write_text(report_text.markdown(results.record))
         with console.status("drawing"):

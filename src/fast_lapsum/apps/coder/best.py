@@ -11,6 +11,7 @@ price, changes in error plus rate.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -21,11 +22,11 @@ from .dictionary import Dictionary
 from .prices import Prices
 from .settings import Profile, Settings
 
-PRICE = 0.11  # of a bit, in squared steps
+PRICE = 0.11  # of a bit by uncalibrated prices, in squared steps
 _SHARPNESS = 8.0  # scores per squared step of gain, so that temperature 1 is a few per cent
 _SCORE_RATE, _SCORE_MOMENTUM = 0.5, 0.5
 _VALUE_RATE = 0.12  # mirrored atoms in the corners have a Gram matrix of norm 12
-_PRICES_EVERY = 10
+_PRICES_EVERY, _MEASURE_EVERY = 10, 20
 
 
 def best_magnitudes(values: Tensor, prices: Prices) -> tuple[Tensor, Tensor]:
@@ -46,12 +47,14 @@ class BestTrainer:
         step_size: float,
         prices: Prices,
         settings: Settings,
+        measure: Callable[[Tensor], float],
     ) -> None:
         self.dictionary = dictionary
         self.planes = planes
         self.step_size = step_size
         self.prices = prices
         self.settings = settings
+        self.measure = measure  # the bits of a file of these integers
         self.profile = Profile(planes.device)
         self.values = dictionary.start(planes)[0] / step_size
         gain, _ = best_magnitudes(self.values, prices)
@@ -73,6 +76,8 @@ class BestTrainer:
         self.held = magnitude * self.values.sign() * mask.detach()
         if number % _PRICES_EVERY == 0:
             self.prices.update(self.held.abs())
+            if number % _MEASURE_EVERY == _PRICES_EVERY:
+                self.prices.calibrate(self.measure(self.held))
             self.rate = self.prices.total
         residual = self.planes - self.dictionary.synthesise(self.held[None] * self.step_size)
         self.error = residual.square().sum()

@@ -56,7 +56,8 @@ class Codec:
         options: of an encode at a level; levels go from 0 to ``levels``, larger ones to larger
             files. A codec without levels is asked for a size in bytes instead.
         levels: the largest.
-        variants: further options, tried at the scale that is best with ``options`` alone.
+        variants: further options, each tried at every scale; a colour picture only.
+        slower: options that take longer, tried last, at the scale and variant that is best.
         missing: says what to install, where the codec is not there.
     """
 
@@ -66,6 +67,7 @@ class Codec:
     options: Callable[[Image.Image, int], Options]
     levels: int | None
     variants: tuple[Options, ...] = ()
+    slower: Options | None = None
     missing: str | None = None
 
     def encode(self, image: Image.Image, level: int, variant: Options, divisor: int) -> Attempt:
@@ -100,6 +102,17 @@ def _without_jxl() -> str | None:
     return None
 
 
+def _avif_variants() -> tuple[Options, ...]:
+    """4:4:4, and where the encoder knows it the tuning for PSNR: its own is for the eye."""
+    full: Options = {"subsampling": "4:4:4"}
+    tuned: Options = {"advanced": {"tune": "psnr"}}
+    try:
+        Image.new("RGB", (16, 16)).save(io.BytesIO(), format="AVIF", **tuned)
+    except (KeyError, OSError, ValueError):  # no AVIF at all, or not from libaom
+        return (full,)
+    return (full, tuned, {**full, **tuned})
+
+
 def codecs() -> tuple[Codec, ...]:
     """Those that are compared, with their options."""
     return (
@@ -109,6 +122,7 @@ def codecs() -> tuple[Codec, ...]:
             ".jpg",
             lambda image, level: {"quality": level + 1, "optimize": True, "progressive": True},
             99,
+            variants=({"subsampling": "4:4:4"},),
         ),
         Codec("JPEG 2000", "JPEG2000", ".j2k", _jpeg_2000, None, missing=_without("jpg_2000")),
         Codec(
@@ -125,7 +139,8 @@ def codecs() -> tuple[Codec, ...]:
             ".avif",
             lambda image, level: {"quality": level, "speed": 5},
             100,
-            variants=({"subsampling": "4:4:4"},),
+            variants=_avif_variants(),
+            slower={"speed": 3},
             missing=_without("avif"),
         ),
         Codec(
@@ -134,6 +149,8 @@ def codecs() -> tuple[Codec, ...]:
             ".jxl",
             lambda image, level: {"quality": level, "effort": 7},
             99,
+            variants=({"effort": 3},),
+            slower={"effort": 9},
             missing=_without_jxl(),
         ),
     )
@@ -141,33 +158,36 @@ def codecs() -> tuple[Codec, ...]:
 
 def search(codec: Codec, picture: Picture, budget: int) -> Search:
     """The file of at most ``budget`` bytes that is closest to the picture."""
-    best: tuple[float, Attempt] | None = None
+    best: tuple[float, Attempt, Options] | None = None
     reached: dict[int, float] = {}
     missed: dict[int, int] = {}
     encodes = 0
 
-    def consider(divisor: int, variant: Options) -> None:
+    def consider(divisor: int, variant: Options, start: int | None = None) -> int | None:
         nonlocal best, encodes
-        # Most budgets of interest are low; a variant ends close to what it varies.
-        start = best[1].level if variant and best else (codec.levels or 0) // 4
+        if start is None:  # most budgets of interest are low
+            start = (codec.levels or 0) // 4
         found, tries, smallest = _largest(
             codec, _smaller(picture, divisor), budget, variant, divisor, start
         )
         encodes += tries
         if found is None:
-            missed.setdefault(divisor, smallest)
-            return
+            missed[divisor] = min(smallest, missed.get(divisor, smallest))
+            return None
         quality = psnr(picture, decoded(found.data, picture.shape))
         reached[divisor] = max(quality, reached.get(divisor, 0.0))
         if best is None or quality > best[0]:
-            best = quality, found
+            best = quality, found, variant
+        return found.level
 
     for divisor in SCALES:
         if min(picture.shape[:2]) >= 16 * divisor:
-            consider(divisor, {})
-    if best is not None and picture.shape[2] == 3:
-        for variant in codec.variants:
-            consider(best[1].divisor, variant)
+            level = consider(divisor, {})
+            for variant in codec.variants if picture.shape[2] == 3 else ():
+                consider(divisor, variant, level)  # ends close to what it varies
+    if best is not None and codec.slower is not None:
+        consider(best[1].divisor, {**best[2], **codec.slower}, best[1].level)
+    missed = {divisor: size for divisor, size in missed.items() if divisor not in reached}
     return Search(best[1] if best else None, reached, missed, encodes)
 
 

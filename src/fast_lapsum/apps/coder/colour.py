@@ -8,6 +8,7 @@ most of them. Errors in the planes are errors in RGB of the same size: training 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .code import FRACTION_BITS, MATRIX_BITS
+
+Samples = npt.NDArray[np.int32 | np.int64]
+_STRIP = 1 << 17  # pixels that are converted at a time
 
 
 def find_matrix(picture: npt.NDArray[np.uint8]) -> tuple[int, ...]:
@@ -47,16 +51,24 @@ def to_planes(
     return planes.contiguous()
 
 
-def to_picture(planes: npt.NDArray[np.int64], matrix: tuple[int, ...]) -> npt.NDArray[np.uint8]:
-    """The picture [H, W, C] of planes [C, H, W] in fixed point. Integers only."""
-    bits = FRACTION_BITS
-    if matrix:
-        rows = np.array(matrix, dtype=np.int64).reshape(3, 3)
-        first, second, third = planes
-        planes = np.stack([a * first + b * second + c * third for a, b, c in rows])
-        bits += MATRIX_BITS
-    rounded = ((planes + (1 << (bits - 1))) >> bits) + 128
-    return np.ascontiguousarray(rounded.clip(0, 255).astype(np.uint8).transpose(1, 2, 0))
+def to_picture(planes: Sequence[Samples], matrix: tuple[int, ...]) -> npt.NDArray[np.uint8]:
+    """The picture [H, W, C] of C planes [H, W] in fixed point. Integers only."""
+    height, width = planes[0].shape
+    picture = np.empty((height, width, len(planes)), dtype=np.uint8)
+    bits = FRACTION_BITS + (MATRIX_BITS if matrix else 0)
+    rows = np.array(matrix, dtype=np.int64).reshape(-1, 3)
+    count = max(1, _STRIP // width)
+    for first in range(0, height, count):
+        strips = [plane[first : first + count].astype(np.int64) for plane in planes]
+        if matrix:
+            one, two, three = strips
+            strips = [a * one + b * two + c * three for a, b, c in rows]
+        for plane, strip in enumerate(strips):
+            strip += 1 << (bits - 1)
+            strip >>= bits
+            strip += 128
+            picture[first : first + count, :, plane] = strip.clip(0, 255, out=strip)
+    return picture
 
 
 def psnr(picture: npt.NDArray[np.uint8], other: npt.NDArray[np.uint8]) -> float:

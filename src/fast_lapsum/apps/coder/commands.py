@@ -77,6 +77,12 @@ def run_encode(
         f"{out}: {size:,} bytes, {8 * size / pixels:.4f} bpp, {reached:.2f} dB, {atoms:,} atoms,"
         f" {time.perf_counter() - begin:.1f} s",
     )
+    counted = found.fit.counted
+    _say(
+        console,
+        f"rate: {counted:,.0f} bits by training's count, {8 * size:,} in the file"
+        f" ({8 * size / max(1.0, counted) - 1:+.1%})",
+    )
     if profile:
         times = found.fit.profile
         each = 1000 / max(1, times.steps)

@@ -6,13 +6,15 @@ Training keeps the atoms of all bands in one row, in the order of :func:`layout`
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from . import pyramid, wavelet
-from .code import Band, Code, Place, layout
+from .code import Band, Code, Place, halved, layout
 from .colour import to_picture
 
 
@@ -150,33 +152,84 @@ def decode_picture(code: Code) -> npt.NDArray[np.uint8]:
         >>> decode_picture(code)
         array([[[121]]], dtype=uint8)
     """
+    parts: list[dict[tuple[int, int], _Part]] = [{} for _ in range(code.planes)]
     places = layout(code.dictionary, code.colour, code.height, code.width, code.planes)
     depth = places[-1].level
-    found = {
-        (place.level, place.kind, place.plane): _dequantise(code, place, band, depth)
-        for place, band in zip(places, code.bands, strict=True)
-    }
+    for place, band in zip(places, code.bands, strict=True):
+        amounts = _dequantise(code, place, band, depth)
+        for plane in range(place.planes):
+            part = _Part(band.mask, amounts[:, plane])
+            parts[place.plane + plane][place.level, place.kind] = part
+    synthesise = _blocks if code.dictionary == "blocks" else _wavelet
+    planes = [synthesise(one, depth, code.height, code.width) for one in parts]
+    return to_picture(planes, code.matrix)
 
-    def joined(level: int, kind: int) -> npt.NDArray[np.int64]:
-        nothing = np.zeros_like(found[level, kind, 0])
-        planes = range(0, code.planes, len(nothing))
-        return np.concatenate([found.get((level, kind, plane), nothing) for plane in planes])
 
-    if code.dictionary == "blocks":
-        levels = [joined(level, 0) for level in range(depth + 1)]
-        return to_picture(pyramid.synthesise_integers(levels), code.matrix)
-    low = joined(0, 0)
+class _Part(NamedTuple):
+    """What a band's atoms add to one plane, in fixed point."""
+
+    mask: npt.NDArray[np.bool_]
+    amounts: npt.NDArray[np.int64]  # where the mask is on
+
+    @property
+    def largest(self) -> int:
+        return int(np.abs(self.amounts).max(initial=0))
+
+
+def _blocks(
+    parts: dict[tuple[int, int], _Part], depth: int, height: int, width: int
+) -> wavelet.Integers:
+    """One plane of the paper's dictionary: level by level, each cell over the four below it."""
+    # The sum of all levels' largest amounts is as far as any sample can get.
+    fits = sum(part.largest for part in parts.values()) < 1 << 31
+    kind: wavelet.Whole = np.int32 if fits else np.int64
+    top = (halved(height, depth + 1), halved(width, depth + 1))
+    samples: wavelet.Integers = np.zeros(top, dtype=kind)
+    for level in range(depth + 1):
+        rows, columns = halved(height, depth - level), halved(width, depth - level)
+        larger: wavelet.Integers = np.empty((rows, columns), dtype=kind)
+        for row, column in ((0, 0), (0, 1), (1, 0), (1, 1)):
+            corner = larger[row::2, column::2]
+            corner[...] = samples[: corner.shape[0], : corner.shape[1]]
+        mask, amounts = parts[level, 0]
+        if amounts.size:
+            larger[mask] += amounts.astype(kind)
+        samples = larger
+    return samples
+
+
+def _wavelet(
+    parts: dict[tuple[int, int], _Part], depth: int, height: int, width: int
+) -> wavelet.Integers:
+    """One plane of the wavelet's dictionary, from the averages down."""
+    mask, amounts = parts[0, 0]
+    samples: wavelet.Integers = np.zeros(mask.shape, dtype=np.int64)
+    samples[mask] = amounts
     for level in range(1, depth + 1):
-        low = wavelet.synthesise_integers(low, joined(level, 1), joined(level, 2), joined(level, 3))
-    return to_picture(low, code.matrix)
+        details = {kind: parts[level, kind] for kind in (1, 2, 3) if (level, kind) in parts}
+        largest = max(
+            int(samples.max(initial=0)),
+            -int(samples.min(initial=0)),
+            *(part.largest for part in details.values()),
+            0,
+        )
+        shape = (halved(height, depth - level), halved(width, depth - level))
+        larger: wavelet.Integers = np.zeros(shape, dtype=wavelet.storage(largest))
+        if largest:  # lifting zeros leaves zeros
+            larger[0::2, 0::2] = samples
+            for kind, part in details.items():
+                if part.amounts.size:
+                    larger[kind >> 1 :: 2, kind & 1 :: 2][part.mask] = part.amounts
+            wavelet.synthesise_integers(larger)
+        samples = larger
+    return samples
 
 
 def _dequantise(code: Code, place: Place, band: Band, depth: int) -> npt.NDArray[np.int64]:
-    """What a band's atoms add [planes, h, w], in fixed point."""
+    """What a band's atoms add [number on, planes], in fixed point."""
     values = band.values.astype(np.int64)
     amounts = values * band.step - np.sign(values) * code.shrink
     gain = _gain(code.dictionary, place, depth)
-    amounts = (amounts * gain + (1 << (wavelet.GAIN_BITS - 1))) >> wavelet.GAIN_BITS
-    dense = np.zeros((place.planes, place.height, place.width), dtype=np.int64)
-    dense[:, band.mask] = amounts.T
-    return dense
+    found: npt.NDArray[np.int64] = amounts * gain + (1 << (wavelet.GAIN_BITS - 1))
+    found >>= wavelet.GAIN_BITS
+    return found

@@ -45,38 +45,61 @@ def within_budget(scores: Tensor, on: Tensor, dictionary: Dictionary, bits: floa
     return on
 
 
+def levels_of(depth: float) -> int:
+    """The levels whose 2 levels + 1 values take about ``depth`` bits.
+
+    >>> [levels_of(depth) for depth in (1.0, 1.6, 2.4, 7.0)]
+    [1, 1, 2, 64]
+    """
+    return min(_MOST_LEVELS, max(1, round((2**depth - 1) / 2)))
+
+
+def cell_width(amplitude: float, levels: int) -> float:
+    """The quantiser's step: values are its multiples, and the outermost ones the amplitude."""
+    return amplitude / levels
+
+
 def allocate(
     counts: list[int],
     places: list[int],
-    widths: list[float],
+    amplitudes: list[float],
     areas: list[float],
     channels: int,
     bits: float,
+    start: list[int],
 ) -> list[int]:
-    """Levels per band by steepest descent of the rounding error per bit, until the budget is spent.
+    """Levels per band that keep the budget and spend it: from ``start``, which training learned.
 
-    ``widths`` are the bands' amplitudes, ``areas`` the sums of their atoms' squared norms.
+    While they are over budget, the band gives up a level that loses least in rounding error per
+    bit; then those gain one that gain most. ``areas`` are sums of the atoms' squared norms.
     """
-    levels = [1] * len(counts)
+    levels = [max(1, level) for level in start]
     spent = counted_bits(counts, places, levels, channels)
-    open_bands = {i for i, count in enumerate(counts) if count}
+    bands = [i for i, count in enumerate(counts) if count]
 
-    def error(band: int, level: int) -> float:
-        return areas[band] * (2 * widths[band] / (2 * level + 1)) ** 2
-
-    def price(band: int) -> float:
-        level = levels[band]
+    def price(band: int, level: int) -> float:
         return channels * counts[band] * math.log2((2 * level + 3) / (2 * level + 1))
 
-    while open_bands:
-        best = max(
-            open_bands, key=lambda i: (error(i, levels[i]) - error(i, levels[i] + 1)) / price(i)
-        )
-        if spent + price(best) > bits or levels[best] == _MOST_LEVELS:
-            open_bands.remove(best)
+    def gain(band: int, level: int) -> float:
+        """Of the step from a level to the next: error saved per bit."""
+        now, then = (cell_width(amplitudes[band], one) for one in (level, level + 1))
+        return areas[band] * (now**2 - then**2) / price(band, level)
+
+    while spent > bits:
+        some = [i for i in bands if levels[i] > 1]
+        if not some:
+            break
+        least = min(some, key=lambda i: gain(i, levels[i] - 1))
+        levels[least] -= 1
+        spent -= price(least, levels[least])
+    growing = set(bands)
+    while growing:
+        most = max(growing, key=lambda i: gain(i, levels[i]))
+        if spent + price(most, levels[most]) > bits or levels[most] >= _MOST_LEVELS:
+            growing.remove(most)
             continue
-        spent += price(best)
-        levels[best] += 1
+        spent += price(most, levels[most])
+        levels[most] += 1
     return levels
 
 
@@ -86,10 +109,14 @@ def finish(
     values: Tensor,
     on: Tensor,
     amplitudes: list[float],
+    depths: list[float],
     bits: float,
     polish: bool = True,
 ) -> tuple[Code, float]:
-    """The code of a support and its values, and its counted rate, which is at most ``bits``."""
+    """The code of a support and its values, and its counted rate, which is at most ``bits``.
+
+    ``amplitudes`` and ``depths`` are those that training learned for each band.
+    """
     norms = dictionary.squared_norms()
     parts = torch.split(on, dictionary.sizes)
     counts = [int(part.sum()) for part in parts]
@@ -97,11 +124,38 @@ def finish(
         float((norm * part).sum())
         for norm, part in zip(torch.split(norms, dictionary.sizes), parts, strict=True)
     ]
-    levels = allocate(counts, dictionary.sizes, amplitudes, areas, dictionary.channels, bits)
-    widths = [a / level for a, level in zip(amplitudes, levels, strict=True)]
+    start = [levels_of(depth) for depth in depths]
+    levels = allocate(counts, dictionary.sizes, amplitudes, areas, dictionary.channels, bits, start)
+    widths = [cell_width(a, level) for a, level in zip(amplitudes, levels, strict=True)]
     integers = _rounded(dictionary, planes, values * on, widths, levels, on, norms, polish)
     code = assemble(dictionary, integers, on, widths, levels)
     return code, counted_bits(counts, dictionary.sizes, levels, dictionary.channels)
+
+
+def counted_rate(code: Code) -> float:
+    """:func:`counted_bits` of a block code."""
+    return counted_bits(
+        [len(band.values) for band in code.bands],
+        [band.mask.size for band in code.bands],
+        [band.levels for band in code.bands],
+        code.bands[0].values.shape[1],
+    )
+
+
+def polished(code: Code, planes: Tensor) -> Code:
+    """A block code with values and steps refitted to its atoms: for when some were dropped."""
+    height, width = code.height, code.width
+    dictionary = Dictionary("blocks", code.colour, height, width, code.planes, planes.device)
+    on = torch.from_numpy(np.concatenate([band.mask.ravel() for band in code.bands]))
+    on = on.to(planes.device)
+    widths = [band.step / 2**FRACTION_BITS for band in code.bands]
+    values = planes.new_zeros(dictionary.channels, dictionary.count)
+    held = np.concatenate([band.values * one for band, one in zip(code.bands, widths, strict=True)])
+    values[:, on] = torch.from_numpy(held.T).to(values)
+    levels = [band.levels for band in code.bands]
+    norms = dictionary.squared_norms()
+    integers = _rounded(dictionary, planes, values, widths, levels, on, norms, polish=True)
+    return assemble(dictionary, integers, on, widths, levels)
 
 
 def _rounded(

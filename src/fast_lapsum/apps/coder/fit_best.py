@@ -52,13 +52,15 @@ def calibrated_step(dictionary: Dictionary, values: Tensor, prices: Prices, bits
     """:func:`find_step`, with the estimate scaled to the bits that the file takes."""
     step = find_step(values, prices, bits)
     magnitudes = open_loop(values, step, prices)
-    integers = magnitudes * values.sign()
-    code = code_of(dictionary, integers, step)
-    ratio = float(prices.total) / max(1.0, rate.estimate(code).total)
-    wanted = bits * min(1.0, max(0.5, ratio))
-    step = find_step(values, prices, wanted)
+    prices.calibrate(file_bits(dictionary, magnitudes * values.sign(), step))
+    step = find_step(values, prices, bits)
     open_loop(values, step, prices)
     return step
+
+
+def file_bits(dictionary: Dictionary, integers: Tensor, step: float) -> float:
+    """What a file of integers [N] takes: the entropy coder without its output."""
+    return rate.estimate(code_of(dictionary, integers, step)).total
 
 
 def code_of(
@@ -81,7 +83,10 @@ def code_of(
 
 
 def keep_budget(trainer: BestTrainer, bits: float, matrix: tuple[int, ...]) -> tuple[Code, float]:
-    """The trained code with as many atoms as the file may hold, and its bits."""
+    """The trained code with as many atoms as the file may hold, and its bits by training's count.
+
+    That count is scaled as it was in training, not to the file that comes out.
+    """
     dictionary = trainer.dictionary
     _, magnitudes = best_magnitudes(trainer.values, trainer.prices)
     integers = magnitudes * trainer.values.sign()
@@ -98,11 +103,11 @@ def keep_budget(trainer: BestTrainer, bits: float, matrix: tuple[int, ...]) -> t
     atoms = trainer.atoms
     under: tuple[int, float] | None = None
     over: tuple[int, float] | None = None
-    best = None
+    best: Code | None = None
     while True:
         code, found = build(atoms)
         if found <= room or atoms == 0:
-            under, best = (atoms, found), (code, found)
+            under, best = (atoms, found), code
         else:
             over = (atoms, found)
         if found <= room and (found >= _CLOSE * room or atoms == dictionary.count):
@@ -112,7 +117,9 @@ def keep_budget(trainer: BestTrainer, bits: float, matrix: tuple[int, ...]) -> t
             break
         atoms = min(following, dictionary.count)
     assert best is not None
-    return best
+    assert under is not None
+    trainer.prices.update((integers * hard_topk_mask(scores, under[0])).abs())
+    return best, float(trainer.prices.total)
 
 
 def next_count(under: tuple[int, float] | None, over: tuple[int, float] | None, room: float) -> int:
@@ -143,7 +150,7 @@ def refit(
     if float(torch.linalg.det(normal)) <= 1e-9 * float(normal[0, 0]) ** 2:
         return step, 0.0
     found = torch.linalg.solve(normal, wanted)
-    step, shrink = float(found[0]), float(found[1])
-    if not (step > 2**-FRACTION_BITS and abs(shrink) < 0.9 * step):
+    refitted, shrink = float(found[0]), float(found[1])
+    if not (refitted > 2**-FRACTION_BITS and abs(shrink) < 0.9 * refitted):
         return step, 0.0
-    return step, shrink
+    return refitted, shrink

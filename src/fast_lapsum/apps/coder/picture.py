@@ -19,6 +19,7 @@ Picture = npt.NDArray[np.uint8]  # [height, width, 1 or 3]
 
 _GREY = ("1", "L")
 _COLOUR = ("RGB", "P", "YCbCr", "HSV", "LAB", "RGBX")
+_BITS_PER_SAMPLE = 258  # of TIFF
 _WITH_ALPHA = ("LA", "La", "PA", "RGBA", "RGBa")
 
 
@@ -54,9 +55,11 @@ def _read(image: Image.Image, background: str | None, max_pixels: int) -> Pictur
     frames = getattr(image, "n_frames", 1)
     if frames > 1:
         raise CoderError(f"has {frames} frames, expected a single picture")
-    if image.mode not in (*_GREY, *_COLOUR, *_WITH_ALPHA):
+    known = image.mode in (*_GREY, *_COLOUR, *_WITH_ALPHA)
+    refused = _deep(image) if known else image.mode
+    if refused is not None:
         remedy = "convert it to 8-bit greyscale or RGB first"
-        raise CoderError(f"mode {image.mode} (CMYK, or more than 8 bits a channel): {remedy}")
+        raise CoderError(f"mode {refused} (CMYK, or more than 8 bits a channel): {remedy}")
     image.load()
     image = ImageOps.exif_transpose(image)
     if image.mode in _WITH_ALPHA or "transparency" in image.info:
@@ -64,6 +67,24 @@ def _read(image: Image.Image, background: str | None, max_pixels: int) -> Pictur
     image = image.convert("L" if image.mode in _GREY else "RGB")
     found = np.array(image)
     return np.ascontiguousarray(found.reshape(*found.shape[:2], -1))
+
+
+def _deep(image: Image.Image) -> str | None:
+    """What the file holds, where that is more than the 8 bits that Pillow would cut it down to.
+
+    Looked up before anything is decoded: the raw mode of the tiles (PNG, TIFF, SGI ...), the
+    largest value (PPM) and the bits per sample (TIFF).
+    """
+    for tile in getattr(image, "tile", ()):
+        arguments = tile[3] if isinstance(tile[3], tuple) else (tile[3],)
+        raw = str(arguments[0])
+        if re.search(r";16[BLN]", raw):  # without the letter a pixel of 5, 6 and 5 bits
+            return raw
+        if tile[0] in ("ppm", "ppm_plain") and len(arguments) == 2 and arguments[1] > 255:
+            return f"{image.mode} up to {arguments[1]}"
+    bits = getattr(image, "tag_v2", {}).get(_BITS_PER_SAMPLE, 8)
+    most = max(bits) if isinstance(bits, tuple) else bits
+    return f"{image.mode};{most}" if most > 8 else None
 
 
 def _opaque(image: Image.Image, background: str | None) -> Image.Image:

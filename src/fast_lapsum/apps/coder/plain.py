@@ -7,6 +7,9 @@ atom would do to the squared error, which is quadratic with a known curvature (a
 norm n), so it need not be the slope at one end: an atom that is off and would start from c / n,
 the average of what remains of the picture, gains |c|^2 / n; one that is on with value v costs
 2 v c + n v^2 to remove, or a quarter of that square once the blocks above and below it take over.
+Without ``Settings.switching`` it is the slope, -2 v c. The paper's straight-through estimator has
+the stored value v there for every atom; here only atoms that are on have one, and for those that
+are off v is c / n as well, so that their slope is -2 |c|^2 / n.
 """
 
 from __future__ import annotations
@@ -173,7 +176,7 @@ class PlainTrainer:
         return weight.requires_grad_(), velocity
 
     def _change_of_error(self, index: Tensor, value: Tensor, here: Tensor, norms: Tensor) -> Tensor:
-        """What having each atom changes in the squared error, or the slope of that."""
+        """What having each atom changes in the squared error, or its slope (see above)."""
         if not self.settings.hard:
             return -2 * (value * here).sum(0)
         switching = self.settings.switching
@@ -189,7 +192,10 @@ class PlainTrainer:
         on = within_budget(scores, on, self.dictionary, bits)
         amplitudes = self.log_amplitude.detach().exp()
         values = bounded(amplitudes[self.band], self.weights)
-        return finish(self.dictionary, self.planes, values, on, amplitudes.tolist(), bits, polish)
+        depths = self.depth.detach().tolist()
+        return finish(
+            self.dictionary, self.planes, values, on, amplitudes.tolist(), depths, bits, polish
+        )
 
     def psnr(self) -> float:
         """PSNR of the last step in dB."""

@@ -6,8 +6,6 @@ R_l = up(R_{l-1}) + D_l with nearest-neighbour upsampling, so that the sum over 
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -37,12 +35,3 @@ def _enlarged(picture: Tensor) -> Tensor:
     planes, height, width = picture.shape
     cells = picture[:, :, None, :, None].expand(planes, height, 2, width, 2)
     return cells.reshape(planes, 2 * height, 2 * width)
-
-
-def synthesise_integers(levels: list[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
-    """:func:`synthesise` of the decoder, exact."""
-    picture = levels[0]
-    for level in levels[1:]:
-        up = picture.repeat(2, axis=1).repeat(2, axis=2)
-        picture = level + up[:, : level.shape[1], : level.shape[2]]
-    return picture

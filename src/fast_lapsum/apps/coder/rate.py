@@ -25,6 +25,11 @@ class Rate(NamedTuple):
     by_part: dict[str, float]
     by_band: list[float]
 
+    @property
+    def heads(self) -> float:
+        """Of the header, the checksum and the bands' heads, whatever the atoms are."""
+        return self.by_part["header"] + self.by_part["band heads"]
+
 
 def estimate(code: Code, mode: str = "context") -> Rate:
     """The bits of ``to_bytes(code, mode)``, within a range coder's word or two."""

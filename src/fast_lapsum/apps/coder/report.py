@@ -111,6 +111,14 @@ class Results:
         found: list[Row] = self.record["rows"]
         return found
 
+    def forget(self, methods: Sequence[str], known: Sequence[str]) -> None:
+        """Drop the rows of these methods, which are measured anew."""
+        for method in methods:
+            if method not in known:
+                raise CoderError(f"'{method}' is no method, expected one of {', '.join(known)}")
+        if methods:
+            self.record["rows"] = [row for row in self.rows if row["method"] not in methods]
+
     def add_picture(self, name: str, original: Picture, shown: Picture) -> None:
         """Note a picture; rows of another one with its name are dropped."""
         known = {
@@ -154,11 +162,13 @@ def run(
     plan: Plan,
     console: Console,
     fresh: bool = False,
+    again: Sequence[str] = (),
 ) -> Results:
-    """Measure what is not measured yet."""
+    """Measure what is not measured yet, and the methods named in ``again`` anew."""
     found = photographs(paths)
     results = Results(folder, plan, fresh)
     peers = codecs.codecs()
+    results.forget(again, (HAAR, BLOCKS, *(peer.name for peer in peers), BEST, PLAIN))
     total, done = len(found) * len(rates) * (4 + len(peers)), 0
     begin, fresh_rows = time.perf_counter(), 0
 
@@ -268,7 +278,7 @@ def _ours(shown: Picture, budget: int, name: str, plan: Plan) -> Measured:
     row = {
         "bytes": len(found.data),
         "atoms": found.fit.atoms,
-        "counted_bits": round(found.fit.bits, 1),
+        "counted_bits": round(found.fit.counted, 1),
         "seconds": round(time.perf_counter() - begin, 2),
     }
     # What counts is what the file alone gives.

@@ -30,7 +30,9 @@ class Settings:
         device: where to train.
         hard: forward the hard mask; False trains on the soft mask and hardens at the end.
         switching: the plain coder's mask learns from what switching an atom would change, else from
-            the slope at the mask as it is (the paper's straight-through estimator).
+            the slope of the squared error at the mask as it is, -2 <v, c>. For atoms that are on
+            that is the paper's straight-through estimator; for those that are off it is not: the
+            paper takes their stored value v, here it is the one they would start from, c / n.
         start_temperature: of the selection at the first step.
         end_temperature: and at the last; equal to the first for a fixed temperature.
     """
@@ -123,3 +125,10 @@ class Fit(NamedTuple):
     atoms: int
     seconds: float
     profile: Profile
+    head_bits: float  # header and heads of the bands in plain; in best they are in ``bits``
+    file_bits: float  # what the file takes, by the entropy coder
+
+    @property
+    def counted(self) -> float:
+        """The bits of the file by training's count."""
+        return self.bits + self.head_bits

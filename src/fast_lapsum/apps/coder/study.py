@@ -29,7 +29,10 @@ class Outcome(NamedTuple):
 
 
 def ways(settings: Settings) -> dict[str, Settings]:
-    """The ways to train that the study compares: the paper's first, the coder's own last."""
+    """The ways to train that the study compares: those with the slope first, the coder's own last.
+
+    The slope is the paper's for atoms that are on; see ``Settings.switching`` for the others.
+    """
     warm, cold = settings.start_temperature, settings.end_temperature
     own, settings = settings, replace(settings, switching=False)
     return {

@@ -10,11 +10,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from . import rate
 from .best import BestTrainer
 from .code import Code
 from .colour import find_matrix, psnr, to_planes
 from .dictionary import Dictionary, decode_picture
-from .fit_best import calibrated_step, keep_budget
+from .fit_best import calibrated_step, file_bits, keep_budget
 from .plain import PlainTrainer
 from .prices import Prices
 from .settings import Fit, Profile, Progress, ProgressCallback, Settings
@@ -34,7 +35,8 @@ def fit(
     begin = time.perf_counter()
     if settings.plain:
         trainer = train_plain(picture, settings, progress)
-        return _finished(picture, *trainer.finish(), trainer.profile, begin)
+        code, bits = trainer.finish()
+        return _finished(picture, "plain", code, bits, trainer.profile, begin)
     return _fit_best(picture, settings, progress, begin)
 
 
@@ -66,10 +68,17 @@ def _fit_best(
     dictionary = Dictionary("wavelet", colour, height, width, count, device)
     prices = Prices(dictionary)
     step = calibrated_step(dictionary, dictionary.start(planes)[0], prices, settings.bits)
-    trainer = BestTrainer(dictionary, planes, step, prices, settings)
+    trainer = BestTrainer(
+        dictionary,
+        planes,
+        step,
+        prices,
+        settings,
+        lambda integers: file_bits(dictionary, integers, step),
+    )
     _train(trainer, progress)
     code, bits = keep_budget(trainer, settings.bits, matrix)
-    return _finished(picture, code, bits, trainer.profile, begin)
+    return _finished(picture, "context", code, bits, trainer.profile, begin)
 
 
 class _Trainer(Protocol):
@@ -97,8 +106,15 @@ def _train(trainer: _Trainer, progress: ProgressCallback | None) -> None:
 
 
 def _finished(
-    picture: npt.NDArray[np.uint8], code: Code, bits: float, profile: Profile, begin: float
+    picture: npt.NDArray[np.uint8],
+    mode: str,
+    code: Code,
+    bits: float,
+    profile: Profile,
+    begin: float,
 ) -> Fit:
     quality = psnr(picture, decode_picture(code))
     atoms = sum(int(band.mask.sum()) for band in code.bands)
-    return Fit(code, quality, bits, atoms, time.perf_counter() - begin, profile)
+    file = rate.estimate(code, mode)
+    heads = file.heads if mode == "plain" else 0.0
+    return Fit(code, quality, bits, atoms, time.perf_counter() - begin, profile, heads, file.total)

@@ -113,29 +113,41 @@ def _lift(even: Tensor, odd: Tensor, dim: int, index: int, lift: int, adjoint: b
         receives.add_(gives, alpha=factor)
 
 
-Integers = npt.NDArray[np.int64]
+Whole = type[np.int32] | type[np.int64]
+Integers = npt.NDArray[np.int32 | np.int64]
+_GROWTH = 256  # one level makes no sample more than 140 times as large as the largest before
+_STRIP = 1 << 17  # samples that are lifted at a time
 
 
-def synthesise_integers(
-    low: Integers, across: Integers, down: Integers, diagonal: Integers
-) -> Integers:
-    """:func:`synthesise` of the decoder: each lift rounds its sum once, in integers."""
-    even = _synthesise_rows(low, down)
-    odd = _synthesise_rows(across, diagonal)
-    return _synthesise_rows(even.swapaxes(1, 2), odd.swapaxes(1, 2)).swapaxes(1, 2)
+def storage(largest: int) -> Whole:
+    """What holds the samples of a level whose bands have magnitudes up to ``largest``."""
+    return np.int32 if _GROWTH * (largest + 1) < 1 << 31 else np.int64
 
 
-def _synthesise_rows(even: Integers, odd: Integers) -> Integers:
-    """Rows of both parities [C, ., W] to one array, both read only."""
-    even, odd = even.copy(), odd.copy()
-    evens, odds = even.shape[1], odd.shape[1]
+def synthesise_integers(samples: Integers) -> None:
+    """:func:`synthesise` of the decoder, in place: each lift rounds its sum once, in integers.
+
+    ``samples`` [H, W] holds the four bands where :class:`Quarters` says. Products are in 64 bits
+    whatever the samples are, strip by strip.
+    """
+    height, width = samples.shape
+    for first in range(0, width, max(1, _STRIP // height)):
+        _lift_integers(samples[:, first : first + max(1, _STRIP // height)])
+    for first in range(0, height, max(1, _STRIP // width)):
+        _lift_integers(samples[first : first + max(1, _STRIP // width)].T)
+
+
+def _lift_integers(strip: Integers) -> None:
+    """Rows of both parities [., W] to samples, in place."""
+    even, odd = strip[0::2].astype(np.int64), strip[1::2].astype(np.int64)
     for index, lift in enumerate(_LIFTS):
         to_even = index % 2 == 0
         target, source = (even, odd) if to_even else (odd, even)
         total = np.zeros_like(target)
-        for to, of, count in _spans(evens, odds, to_even):
-            total[:, to : to + count] += source[:, of : of + count]
-        target += (total * lift + (1 << (_LIFT_BITS - 1))) >> _LIFT_BITS
-    rows = np.empty((even.shape[0], evens + odds, even.shape[2]), dtype=np.int64)
-    rows[:, 0::2], rows[:, 1::2] = even, odd
-    return rows
+        for to, of, count in _spans(len(even), len(odd), to_even):
+            total[to : to + count] += source[of : of + count]
+        total *= lift
+        total += 1 << (_LIFT_BITS - 1)
+        total >>= _LIFT_BITS
+        target += total
+    strip[0::2], strip[1::2] = even, odd
