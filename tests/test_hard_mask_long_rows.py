@@ -17,7 +17,9 @@ ROWS = {
     "ties": torch.randint(3, (4, 300), generator=torch.Generator().manual_seed(1)).float(),
     "constant": torch.zeros(2, 300),
     "signed zeros": torch.tensor([0.0, -0.0, 0.0, -0.0, 1.0]).repeat(2, 1),
-    "infinite": torch.tensor([math.inf, -math.inf, math.inf, 0.0, -math.inf, math.inf])[None],
+    "infinite": torch.tensor([math.inf, -math.inf, math.inf, 0.0, -math.inf, math.inf]).repeat(
+        2, 1
+    ),
 }
 
 

@@ -204,11 +204,11 @@ def test_a_recipe_makes_the_launches_of_a_first_call(
         return forward, _told(diary, named), relaunched + [again for _, again, _ in diary]
 
     kept = [torch.empty(1000) for _ in range(3)]  # so that addresses differ between calls
-    call(10.5, 0.5, 0)
-    again = call(77.25, 3.0, 1)
+    call(10.3, 0.7, 0)  # no float32: the low words of both numbers count
+    again = call(77.1, 0.3, 1)
     assert all(again[2])
     relaunch._recipes.clear()
-    fresh = call(77.25, 3.0, 2)
+    fresh = call(77.1, 0.3, 2)
     assert not any(fresh[2])
     assert again[:2] == fresh[:2]
     assert {name for name, _ in fresh[0]} >= {"sample_forward", "round_forward", "mask_forward"}
@@ -229,20 +229,35 @@ def test_the_same_memory_twice_makes_no_recipe(
     assert len(relaunch._recipes) == before + 1
 
 
-@pytest.mark.parametrize("change", ["device", "hooks", "version", "settings", "mask", "strides"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        "device",
+        "hooks",
+        "version",
+        "settings",
+        "mask",
+        "strides",
+        "alignment",
+        "dtype",
+        "largest",
+        "out dtype",
+    ],
+)
 def test_what_a_recipe_is_not_for(
     diary: list[tuple[str, bool, tuple[Any, ...]]], monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
     from fast_lapsum.triton import launch
 
+    largest, out_dtype = True, torch.float32
+
     def call(scores: torch.Tensor, mask: Any = None, settings: Any = None) -> list[bool]:
         diary.clear()
-        launch.forward(
-            scores, None, 10, None, 1.0, mask, None, True, False, torch.float32, settings
-        )
+        launch.forward(scores, None, 10, None, 1.0, mask, None, largest, False, out_dtype, settings)
         return [again for _, again, _ in diary]
 
-    scores = torch.randn(2, 20_000)
+    memory = torch.randn(2 * 20_000 + 1)
+    scores = memory[:-1].view(2, 20_000)
     if change == "version":
         monkeypatch.setattr(relaunch, "_is_known", False)
     call(scores)
@@ -257,6 +272,14 @@ def test_what_a_recipe_is_not_for(
         mask = torch.ones(2, 20_000, dtype=torch.bool)
     elif change == "strides":
         scores = torch.randn(20_000, 2).mT
+    elif change == "alignment":
+        scores = memory[1:].view(2, 20_000)
+    elif change == "dtype":
+        scores = scores.bfloat16()
+    elif change == "largest":
+        largest = False
+    elif change == "out dtype":
+        out_dtype = torch.float64
     made = call(scores, mask, settings)
     assert made
     assert not any(made)

@@ -44,7 +44,8 @@ inf, nan = math.inf, math.nan
 # minus infinities, logarithms of zero, conversions of both.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
-#: Long rows of a few hundred scores: every loop runs more than once, the last tile is not full.
+#: Long rows of a few hundred scores: tiles are many, and the last one is not full. A program has
+#: one group of tiles only; `ONE_PROGRAM` and a row of some thousand scores give it several.
 STREAM = launch.Streaming(
     tile=64,
     mask_tile=128,
@@ -57,6 +58,7 @@ STREAM = launch.Streaming(
     settle_tile=64,
     rounds=2,
 )
+ONE_PROGRAM = STREAM._replace(programs_per_core=0, later_programs_per_core=0, capacity=1024)
 #: Launch parameters, and how long a row they go with.
 TIERS: dict[str, tuple[launch.Streaming | None, int]] = {
     "rows": (None, 37),
@@ -446,6 +448,33 @@ def test_gradient_for_the_temperature_beside_scores_near_the_largest_float(
     scores[1, :700] = -1e31
     k, t = (torch.tensor(pair).double() for pair in ([1.0, 250.0], [1e-6, 1e-6]))
     _check(scores, k, t, settings=settings)
+
+
+@pytest.mark.parametrize("t", [10.0, 1.0, 1e-2, 1e-3])
+def test_several_groups_of_tiles(t: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums go on from group to group, and the rounds settle the row: no last resort."""
+    states: list[float] = []
+    settle = launch.settle_forward
+
+    class Watched:
+        arg_names = settle.arg_names
+
+        def __getitem__(self, grid: Any) -> Any:
+            def run(*arguments: Any, **named: Any) -> Any:
+                state = arguments[self.arg_names.index("state")]
+                states.append(float(state.flatten()[0]))
+                return settle[grid](*arguments, **named)
+
+            return run
+
+    monkeypatch.setattr(launch, "settle_forward", Watched())
+    scores = normal(1, 2700, seed=2, dtype=torch.float32)
+    assert scores.shape[-1] > 2 * 16 * ONE_PROGRAM.tile  # three groups of sixteen tiles
+    _check(scores, 2700 / 16, t, settings=ONE_PROGRAM)
+    assert set(states) <= {2.0, 3.0}  # DONE or GATHERED
+    scores[0, 2600] = nan
+    p, _ = _forward(scores, 2700 / 16, t, settings=ONE_PROGRAM)
+    assert p.isnan().all()
 
 
 # streams whose plans fail

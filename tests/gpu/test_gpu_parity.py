@@ -193,6 +193,30 @@ def test_hard_masks(n: int, largest: bool) -> None:
     torch.testing.assert_close(got, wanted_grad, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("largest", [True, False])
+def test_hard_masks_of_long_rows_for_a_number(largest: bool) -> None:
+    """One k for all rows: by topk and a count of ties."""
+    n = 70_000
+    scores = (2 * normal(3, n, dtype=torch.float32)).round().cuda()
+    scores[1, ::7] = -0.0
+    scores[2, 5] = nan
+    order = scores.argsort(dim=-1, descending=largest, stable=True)
+    for k in (0, n // 3, n):
+        p = fast_lapsum.soft_topk(scores, k, 0.3, largest=largest, hard=True)
+        for row in range(2):
+            wanted = torch.zeros(n, device="cuda")
+            wanted[order[row, :k]] = 1
+            assert torch.equal(p[row], wanted)
+        assert p[2].isnan().all()
+
+
+def test_a_recipe_is_not_followed_with_other_alignment() -> None:
+    memory = normal(1, 1_000_001, dtype=torch.float32).cuda()[0]
+    for scores in (memory[:-1], memory[:-1], memory[1:], memory[1:], memory[:-1]):
+        p = fast_lapsum.soft_topk(scores, 1000.3, 0.1)
+        assert abs(p.sum(dtype=torch.float64).item() / 1000.3 - 1) <= 1e-6
+
+
 def test_warm_starts() -> None:
     scores, k = normal(4, 1000, dtype=torch.float32).cuda(), 100.5
     want = expected(scores.cpu(), k, 0.1, torch.zeros(4, 1000))

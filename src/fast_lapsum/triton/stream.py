@@ -48,7 +48,8 @@ LISTS = tl.constexpr(32)
 TICKET_FIELDS = tl.constexpr(33)
 #: Tiles whose float32 sums are added before they go to float64: equal addends do not average out.
 TILES_PER_SUM = tl.constexpr(16)
-#: Scores that a thread loads at once (float32).
+#: Scores that a thread loads at once (contiguous float32; elsewhere neighbours may be another's,
+#: and their sums take a few shuffles).
 NEIGHBOURS = tl.constexpr(4)
 #: Tiles that a program of the first round asks for ahead, and cache lines in each.
 PREFETCHED_TILES = tl.constexpr(8)
@@ -159,6 +160,7 @@ def _statistics(
         total += _by_neighbours(all_sums, BLOCK).to(tl.float64)
         total_above += _by_neighbours(above_sums, BLOCK).to(tl.float64)
         fields = _by_neighbours(counts & 0xFFFFFF, BLOCK).to(tl.int64)
+        # 21 bits each: a program's share of a row has to be under 2^30 scores.
         packed += fields & 255 | (fields & 0xFF00) << 13 | (fields & 0xFF0000) << 26
         if not IS_FIRST:
             at += tl.sum(counts >> 24, 0)

@@ -30,7 +30,7 @@ def methods_of(rows: list[Row]) -> list[str]:
 def _how(record: dict[str, Any]) -> list[str]:
     crop = record["settings"]["crop"]
     sizes = (
-        f"Pictures are cut to multiples of {crop} pixels, top left."
+        f"Sides are cut to multiples of {crop} pixels, top left; shorter ones are left whole."
         if crop
         else "Whole pictures, as they are."
     )
