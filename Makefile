@@ -43,9 +43,12 @@ lint: $(INSTALLED) ## ruff and mypy
 # is no Triton nothing is collected, which pytest reports by 5.
 INTERPRET := TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/test_triton_interpreted.py
 
+# Interpreted kernels run on one core; the other tests are beside them, and their output comes last.
 test: lint ## lint, doctests and every test not marked slow
-	$(BIN)/python -m pytest
-	$(INTERPRET) || test $$? -eq 5
+	@log=$$(mktemp); $(INTERPRET) > $$log 2>&1 & other=$$!; trap "kill $$other; rm -f $$log" INT TERM; \
+	$(BIN)/python -m pytest; ended=$$?; \
+	wait $$other; interpreted=$$?; cat $$log; rm -f $$log; \
+	test $$ended -eq 0 && { test $$interpreted -eq 0 || test $$interpreted -eq 5; }
 
 test-slow: lint ## lint, doctests and every test
 	$(BIN)/python -m pytest -m ""
