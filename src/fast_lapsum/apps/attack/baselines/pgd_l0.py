@@ -25,8 +25,8 @@ import torch
 from torch import Tensor
 
 from ..measures import changed_pixels, round_to_8_bits
-from ..protocol import Attack, Classifier, Limits, ProgressHook, Result
-from .search import Search, SparsitySearch, cross_entropy
+from ..protocol import Attack, Result
+from .search import Search, SparsitySearch, cross_entropy, searching
 from .sparse_pgd import hard_mask
 
 PAPER = "Croce and Hein 2019, arXiv 1909.05040"
@@ -55,21 +55,7 @@ def project(change: Tensor, image: Tensor, k: int) -> Tensor:
 def attack(settings: Settings | None = None) -> Attack:
     """PGD-L0 with these settings."""
     chosen = settings or Settings()
-
-    def run(
-        classifier: Classifier,
-        image: Tensor,
-        label: int,
-        target: int | None,
-        limits: Limits,
-        seed: int,
-        progress: ProgressHook | None,
-        mask: Tensor | None,
-    ) -> Result:
-        search = Search(classifier, image, label, target, limits, progress, mask, _CALLS)
-        return _run(search, chosen, seed)
-
-    return Attack("pgd-l0", PAPER, run)
+    return searching("pgd-l0", PAPER, _CALLS, lambda search, seed: _run(search, chosen, seed))
 
 
 def _run(search: Search, settings: Settings, seed: int) -> Result:

@@ -16,6 +16,7 @@ from torch import Tensor
 from ..measures import budget, round_to_8_bits
 from ..protocol import (
     LEAD,
+    Attack,
     Best,
     Classifier,
     Limits,
@@ -145,6 +146,27 @@ class Search:
                 )
             )
         return won
+
+
+def searching(
+    name: str, paper: str, default_calls: int, body: Callable[[Search, int], Result]
+) -> Attack:
+    """The attack that makes ``body`` search, with a seed for what is random in it."""
+
+    def run(
+        classifier: Classifier,
+        image: Tensor,
+        label: int,
+        target: int | None,
+        limits: Limits,
+        seed: int,
+        progress: ProgressHook | None,
+        mask: Tensor | None,
+    ) -> Result:
+        search = Search(classifier, image, label, target, limits, progress, mask, default_calls)
+        return body(search, seed)
+
+    return Attack(name, paper, run)
 
 
 def margin(logits: Tensor, label: int, target: int | None) -> Tensor:

@@ -20,8 +20,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..protocol import Attack, Classifier, Limits, ProgressHook, Result
-from .search import Search, margin
+from ..protocol import Attack, Result
+from .search import Search, margin, searching
 
 PAPER = "Cinà et al. 2025, arXiv 2402.01879"
 _STEPS = 1000  # the paper's long runs; its short ones have 100
@@ -56,22 +56,7 @@ def cosine_step(start: float, index: int, total: int) -> float:
 def attack(settings: Settings | None = None) -> Attack:
     """σ-zero with these settings."""
     chosen = settings or Settings()
-
-    def run(
-        classifier: Classifier,
-        image: Tensor,
-        label: int,
-        target: int | None,
-        limits: Limits,
-        seed: int,
-        progress: ProgressHook | None,
-        mask: Tensor | None,
-    ) -> Result:
-        """Nothing here is random, so the seed changes nothing."""
-        search = Search(classifier, image, label, target, limits, progress, mask, _STEPS)
-        return _descend(search, chosen)
-
-    return Attack("sigma-zero", PAPER, run)
+    return searching("sigma-zero", PAPER, _STEPS, lambda search, _: _descend(search, chosen))
 
 
 def _descend(search: Search, settings: Settings) -> Result:

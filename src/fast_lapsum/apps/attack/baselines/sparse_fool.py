@@ -24,8 +24,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..protocol import Attack, Classifier, Limits, ProgressHook, Result
-from .search import Search
+from ..protocol import Attack, Result
+from .search import Search, searching
 
 PAPER = "Modas, Moosavi-Dezfooli and Frossard 2019, arXiv 1811.02248"
 _CALLS = 20 * 51  # as many planes, each with as many steps, as the defaults allow
@@ -54,22 +54,7 @@ class Plane(NamedTuple):
 def attack(settings: Settings | None = None) -> Attack:
     """SparseFool with these settings."""
     chosen = settings or Settings()
-
-    def run(
-        classifier: Classifier,
-        image: Tensor,
-        label: int,
-        target: int | None,
-        limits: Limits,
-        seed: int,
-        progress: ProgressHook | None,
-        mask: Tensor | None,
-    ) -> Result:
-        """Nothing here is random, so the seed changes nothing."""
-        search = Search(classifier, image, label, target, limits, progress, mask, _CALLS)
-        return _run(search, chosen)
-
-    return Attack("sparse-fool", PAPER, run)
+    return searching("sparse-fool", PAPER, _CALLS, lambda search, _: _run(search, chosen))
 
 
 def _run(search: Search, settings: Settings) -> Result:

@@ -26,8 +26,8 @@ import torch
 from torch import Tensor
 
 from ..measures import changed_pixels, round_to_8_bits
-from ..protocol import Attack, Classifier, Limits, ProgressHook, Result
-from .search import Search, SparsitySearch, cross_entropy, margin
+from ..protocol import Attack, Result
+from .search import Search, SparsitySearch, cross_entropy, margin, searching
 
 PAPER = "Zhong, Huang and Liu 2024, arXiv 2405.05075"
 _CALLS = 300  # the paper's number of steps
@@ -63,21 +63,9 @@ def mask_gradient(gradient: Tensor, colours: Tensor, scores: Tensor) -> Tensor:
 def attack(settings: Settings | None = None) -> Attack:
     """Sparse-PGD with these settings."""
     chosen = settings or Settings()
-
-    def run(
-        classifier: Classifier,
-        image: Tensor,
-        label: int,
-        target: int | None,
-        limits: Limits,
-        seed: int,
-        progress: ProgressHook | None,
-        mask: Tensor | None,
-    ) -> Result:
-        search = Search(classifier, image, label, target, limits, progress, mask, _CALLS)
-        return _Run(search, chosen, seed).result()
-
-    return Attack("sparse-pgd", PAPER, run)
+    return searching(
+        "sparse-pgd", PAPER, _CALLS, lambda search, seed: _Run(search, chosen, seed).result()
+    )
 
 
 class _Run:
