@@ -94,15 +94,8 @@ def run_demo(
             help="Large is soft, small is hard.", parser=options.positive, metavar="NUMBER"
         ),
     ] = 0.1,
-    device: Annotated[
-        str | None, typer.Option(help="cpu, cuda or cuda:1; the best one here by default.")
-    ] = None,
-    seed: Annotated[
-        int,
-        typer.Option(
-            help="Seed of the random scores.", parser=options.whole(at_least=0), metavar="INTEGER"
-        ),
-    ] = 0,
+    device: options.Device = None,
+    seed: options.Seed = 0,
     out: Annotated[Path, typer.Option(help="Where the picture goes (PNG).", dir_okay=False)] = Path(
         "fast-lapsum-demo.png"
     ),

@@ -13,6 +13,8 @@ from rich.markup import escape
 
 from fast_lapsum.bench import options
 
+from . import coder_options
+
 _NEEDED = ("constriction", "matplotlib", "numpy", "PIL")
 _RATE = 0.05
 
@@ -43,18 +45,8 @@ def coder_report(
             metavar="INTEGER",
         ),
     ] = 512,
-    steps: Annotated[
-        int | None,
-        typer.Option(
-            help="Steps of training.", parser=options.whole(at_least=1), metavar="INTEGER"
-        ),
-    ] = None,
-    seed: Annotated[
-        int,
-        typer.Option(
-            help="Of the noise in training.", parser=options.whole(at_least=0), metavar="INTEGER"
-        ),
-    ] = 0,
+    steps: coder_options.Steps = None,
+    seed: coder_options.Seed = 0,
     again: Annotated[
         list[str] | None,
         typer.Option(

@@ -16,6 +16,7 @@ from rich.markup import escape
 
 from fast_lapsum.bench import options
 
+from . import coder_options
 from .coder_report import coder_report
 
 console = Console()
@@ -92,21 +93,9 @@ def encode(
             metavar="INTEGER",
         ),
     ] = None,
-    steps: Annotated[
-        int | None,
-        typer.Option(
-            help="Steps of training.", parser=options.whole(at_least=1), metavar="INTEGER"
-        ),
-    ] = None,
-    seed: Annotated[
-        int,
-        typer.Option(
-            help="Of the noise in training.", parser=options.whole(at_least=0), metavar="INTEGER"
-        ),
-    ] = 0,
-    device: Annotated[
-        str | None, typer.Option(help="cpu, cuda or cuda:1; the best one here by default.")
-    ] = None,
+    steps: coder_options.Steps = None,
+    seed: coder_options.Seed = 0,
+    device: options.Device = None,
     background: Annotated[
         str | None,
         typer.Option(help="What a transparent picture is laid over: a colour's name or #rrggbb."),

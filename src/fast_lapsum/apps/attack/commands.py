@@ -63,9 +63,6 @@ Model = Annotated[
         help="A Hugging Face image classifier by name or folder, timm:NAME, or efficientnet-lite0."
     ),
 ]
-Device = Annotated[
-    str | None, typer.Option(help="cpu, cuda or cuda:1; the best one here by default.")
-]
 Seed = Annotated[
     int,
     typer.Option(
@@ -136,7 +133,7 @@ def attack(
         ),
     ] = 0.5,
     seed: Seed = 0,
-    device: Device = None,
+    device: options.Device = None,
     profile: Annotated[
         bool, typer.Option("--profile", help="Print the operator's share of a step.")
     ] = False,
@@ -242,10 +239,8 @@ def attack_bench(
         ),
     ] = 1,
     seed: Seed = 0,
-    device: Device = None,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Start over, and replace results that are there.")
-    ] = False,
+    device: options.Device = None,
+    fresh: options.Fresh = False,
 ) -> None:
     """Run all methods over a folder of pictures and write the paper's tables and curve.
 

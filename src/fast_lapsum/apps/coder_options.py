@@ -1,0 +1,20 @@
+"""Options that several commands of the image coder share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from fast_lapsum.bench import options
+
+Steps = Annotated[
+    int | None,
+    typer.Option(help="Steps of training.", parser=options.whole(at_least=1), metavar="INTEGER"),
+]
+Seed = Annotated[
+    int,
+    typer.Option(
+        help="Of the noise in training.", parser=options.whole(at_least=0), metavar="INTEGER"
+    ),
+]
