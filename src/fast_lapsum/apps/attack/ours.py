@@ -197,26 +197,21 @@ class _Picture:
         self.change = self.colours.values  # what of it was tried
         self.scores: Tensor | None = None
         self.kept: dict[str, object] = {}
-        self._decode()
 
     @property
     def t(self) -> float:
         """The temperature of this step."""
         return self._scheduled(self.settings.temperature) * math.exp(self.sharpening)
 
-    def _decode(self) -> None:
-        """p of this step, with a graph back to k and t."""
-        if self.scores is None:
-            return
-        number = self.image.new_tensor
-        self.budgets = (number(self.k).requires_grad_(), number(self.t).requires_grad_())
-        mask = None if self.mask is None else self.mask.flatten()
-        self.weights = soft_topk(self.scores, *self.budgets, mask=mask)
-
     def tried(self) -> Tensor:
         """The rounded picture of this step; the picture itself at the first."""
         if self.scores is None:
             return self.image
+        # p, with a graph back to k and t.
+        number = self.image.new_tensor
+        self.budgets = (number(self.k).requires_grad_(), number(self.t).requires_grad_())
+        mask = None if self.mask is None else self.mask.flatten()
+        self.weights = soft_topk(self.scores, *self.budgets, mask=mask)
         places = self.colours.places
         here = self.image.flatten(1)[:, places]
         changed = self.colours.values * self.weights.detach()[places]
@@ -255,7 +250,7 @@ class _Picture:
             [number.double() for number in numbers]
         ).tolist()
         won = ahead >= LEAD
-        if self.best.offer(tried, won):
+        if self.best.offer(tried, won, spent):
             self.improved_at = self.step
             self.kept = self._parameters()
         self.last = tried
@@ -263,7 +258,6 @@ class _Picture:
         if size > 0:  # else the classifier is flat: nothing to learn from this step
             self._move(gradient, won, spent, loss, size, elasticity, slope_k, slope_t)
         self.step += 1
-        self._decode()
         succeeded = self.best.adversarial is not None
         waited = settings.patience is not None and self.step - self.improved_at > settings.patience
         self.done = self.best.budget == 0 or (waited and succeeded)

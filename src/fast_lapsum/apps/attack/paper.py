@@ -20,8 +20,17 @@ from fast_lapsum import soft_topk
 
 from .measures import budget, round_to_8_bits
 from .order_statistic import log_order_statistic
-from .protocol import Attack, Best, Classifier, Limits, Meter, Progress, ProgressHook, Result
-from .protocol import has_won as _has_won
+from .protocol import (
+    Attack,
+    Best,
+    Classifier,
+    Limits,
+    Meter,
+    Progress,
+    ProgressHook,
+    Result,
+    has_won,
+)
 
 
 class Settings(NamedTuple):
@@ -143,7 +152,7 @@ def optimise(
         over = log_q - settings.target_log_q if target is None else -1.0 - log_q
         hinge = settings.sharpness * F.softplus(over / settings.sharpness)
         loss = settings.price * model.log_k.exp() / pixels + hinge
-        won = _has_won(logits[0].detach(), label, target)
+        won = has_won(logits[0].detach(), label, target)
         if best.offer(last, won):
             kept = model.extra()
         optimiser.zero_grad()

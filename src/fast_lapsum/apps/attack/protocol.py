@@ -188,11 +188,14 @@ class Best:
         self.adversarial: Tensor | None = None
         self.budget = float("inf")
 
-    def offer(self, tried: Tensor, won: bool) -> bool:
-        """Keep ``tried`` [3, H, W] if it won with a lower B; it must be rounded to 8 bits."""
+    def offer(self, tried: Tensor, won: bool, spent: float | None = None) -> bool:
+        """Keep ``tried`` [3, H, W] if it won with a lower B; it must be rounded to 8 bits.
+
+        Who knows B already gives it as ``spent``: to add it up reads the picture, and waits.
+        """
         if not won:
             return False
-        spent = budget(tried, self._image)
+        spent = budget(tried, self._image) if spent is None else spent
         if spent >= self.budget:
             return False
         self.adversarial, self.budget = tried.detach().clone(), spent
