@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import sys
 import time
 from types import ModuleType
@@ -11,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attack_models import confident_pictures, trained_classifier
+from attack_models import confident_pictures, trained_classifier, trained_net
 from fast_lapsum.apps.attack import methods
 from fast_lapsum.apps.attack.baselines import (
     adapters,
@@ -22,7 +23,7 @@ from fast_lapsum.apps.attack.baselines import (
     sparse_pgd,
 )
 from fast_lapsum.apps.attack.measures import budget, changed_pixels, round_to_8_bits
-from fast_lapsum.apps.attack.protocol import Classifier, Limits, Progress, Result
+from fast_lapsum.apps.attack.protocol import LEAD, Classifier, Limits, Progress, Result
 
 BASELINES = ("sigma-zero", "sparse-pgd", "pgd-l0", "sparse-fool")
 NO_LIMIT = Limits()
@@ -115,6 +116,65 @@ def test_seconds_and_steps_end_a_run(name: str) -> None:
     assert attacked(name, images[0], int(labels[0]), Limits(seconds=0.05)).steps > 0
     assert time.perf_counter() - started < 5
     assert attacked(name, images[0], int(labels[0]), Limits(steps=3)).steps <= 3
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_starts_from_the_picture_in_whole_255ths(name: str) -> None:
+    images, labels = confident_pictures(1)
+    noise = torch.rand(images[0].shape, generator=torch.Generator().manual_seed(0)) - 0.5
+    between = (images[0] + 0.9 / 255 * noise).clamp(0, 1)
+    assert not torch.equal(between, images[0])
+    told: list[Progress] = []
+    found = attacked(name, between, int(labels[0]), hook=told.append)
+    assert torch.equal(found.adversarial, attacked(name, images[0], int(labels[0])).adversarial)
+    assert told[-1].best_budget == budget(found.adversarial, images[0])
+
+
+@pytest.mark.parametrize("name", ["sparse-pgd", "pgd-l0"])
+def test_more_calls_are_no_worse_on_the_median(name: str) -> None:
+    images, labels = confident_pictures(12)
+    medians = []
+    for calls in (60, 100, 300):
+        spent = []
+        for image, label in zip(images, labels.tolist(), strict=True):
+            result = attacked(name, image, label, Limits(calls=calls))
+            spent.append(budget(result.adversarial, image) if result.success else float("inf"))
+        medians.append(statistics.median(spent))
+    assert medians == sorted(medians, reverse=True)
+
+
+def test_cross_entropy_keeps_the_other_classes_of_a_sure_picture() -> None:
+    logits = torch.tensor([60.0, 1.0, 2.0], requires_grad=True)
+    for target in (None, 0):
+        (gradient,) = torch.autograd.grad(search.cross_entropy(logits, 0, target), logits)
+        # The true class goes down by as much as the others together go up.
+        assert float(gradient[0]) == pytest.approx(-float(gradient[1:].sum()), rel=1e-5)
+        assert gradient[0] != 0
+
+
+@pytest.mark.parametrize("name", ["sparse-pgd", "pgd-l0"])
+@pytest.mark.parametrize("sharpness", [1, 2])
+def test_fools_very_sure_pictures(name: str, sharpness: int) -> None:
+    images, labels = confident_pictures(12)
+    net = trained_net()
+    with torch.no_grad():
+        sure = torch.softmax(net(images), -1).amax(-1) == 1
+    assert sure.any()
+    model = nn.Sequential(net, _Times(sharpness))
+    for image, label in zip(images[sure], labels[sure].tolist(), strict=True):
+        run = methods.method(name).run
+        assert run(Classifier(model), image, label, None, SOME_CALLS, 0, None, None).success
+
+
+class _Times(nn.Module):
+    """Logits times a number: as sure as one likes."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, logits: Tensor) -> Tensor:
+        return logits * self.factor
 
 
 def test_progress_tells_the_best_so_far() -> None:
@@ -210,9 +270,10 @@ def test_pgd_l0_projects_to_the_nearest() -> None:
     assert distances.index(min(distances)) == 1
 
 
-def test_sparsity_search_finds_the_smallest_that_fools() -> None:
+@pytest.mark.parametrize("shrink", [0.5, 0.8])
+def test_sparsity_search_finds_the_smallest_that_fools(shrink: float) -> None:
     for smallest in (1, 7, 40, 900, 1024):
-        found = search.SparsitySearch(most=1024, first=20)
+        found = search.SparsitySearch(most=1024, first=20, shrink=shrink)
         tried = 0
         while not found.done:
             if found.k >= smallest:
@@ -222,7 +283,7 @@ def test_sparsity_search_finds_the_smallest_that_fools() -> None:
                 found.failed()
             tried += 1
         assert smallest <= best <= max(smallest + 1, 1.03 * smallest)
-        assert tried <= 15
+        assert tried <= (15 if shrink == 0.5 else 25)
 
 
 # SparseFool
@@ -269,15 +330,23 @@ def test_sparse_fool_in_one_pass_is_the_same() -> None:
 
 def test_deepfool_finds_a_plane_exactly() -> None:
     weights = torch.randn(3, 4, 4, generator=torch.Generator().manual_seed(0))
-    image = torch.full((3, 4, 4), 0.5)
+    image = torch.full((3, 4, 4), 128 / 255)
     classifier = Classifier(_Plane(weights, float((weights * image).sum()) + 0.3))
     run = search.Search(classifier, image, 0, None, NO_LIMIT, None, None, 50)
     settings = sparse_fool.Settings(lambda_=1.0)
     plane = sparse_fool.deepfool(run, image, settings)
     assert plane is not None
     torch.testing.assert_close(plane.normal, weights / weights.norm())
-    # The nearest boundary point lies 0.3 / |w| along w.
-    torch.testing.assert_close(plane.point, image + 0.3 * weights / weights.norm() ** 2)
+    # The nearest point that wins by LEAD lies (0.3 + LEAD) / |w| along w.
+    far = (0.3 + LEAD) * weights / weights.norm() ** 2
+    torch.testing.assert_close(plane.point, run.image + far, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("settings", ["", ":lambda_=1", ":sorted=true", ":sorted=true:lambda_=1"])
+def test_sparse_fool_does_not_stop_short_of_a_win(settings: str) -> None:
+    images, labels = confident_pictures(12)
+    for image, label in zip(images, labels.tolist(), strict=True):
+        assert attacked("sparse-fool" + settings, image, label, Limits(calls=100)).success
 
 
 def test_sparse_fool_ends_honestly_when_time_is_up() -> None:
@@ -318,7 +387,11 @@ def test_adapters_count_round_and_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     images, labels = confident_pictures(1)
     classifier = trained_classifier()
     run = adapters.attack(adapters.ADAPTERS[0]).run
-    result = run(classifier, images[0], int(labels[0]), None, Limits(calls=12), 0, None, None)
+    told: list[Progress] = []
+    between = images[0] + 0.3 / 255  # rounded to the picture itself before it starts
+    result = run(classifier, between, int(labels[0]), None, Limits(calls=12), 0, told.append, None)
+    assert told[0].budget == 0
+    assert told[-1].best_budget == budget(result.adversarial, images[0])
     assert result.calls == classifier.calls == 12
     assert result.success
     assert torch.equal(result.adversarial, round_to_8_bits(result.adversarial))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,13 +12,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attack_models import SHAPES, pictures, trained_classifier, trained_net
+from fast_lapsum.apps.attack import methods
 from fast_lapsum.apps.attack.classifiers import (
     ModelError,
     Preprocessing,
     from_module,
     load_classifier,
 )
-from fast_lapsum.apps.attack.protocol import LEAD, Classifier, Limits, Meter, has_won
+from fast_lapsum.apps.attack.protocol import LEAD, Classifier, Limits, Meter, has_won, lead
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.5)
 
@@ -70,6 +72,54 @@ def test_folder_without_image_processor_is_named(folder: Path, tmp_path: Path) -
     (tmp_path / "preprocessor_config.json").write_text("{")
     with pytest.raises(ModelError, match="cannot be read"):
         load_classifier(str(tmp_path))
+
+
+@pytest.fixture
+def damaged(folder: Path, tmp_path: Path) -> Path:
+    """A copy of the tiny ResNet's folder, to be damaged."""
+    return Path(shutil.copytree(folder, tmp_path / "damaged"))
+
+
+def test_weights_that_are_cut_off_are_named(damaged: Path) -> None:
+    weights = damaged / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(ModelError, match=r"damaged' cannot be loaded: SafetensorError: "):
+        load_classifier(str(damaged))
+
+
+def test_weights_of_another_size_than_configured_are_named(damaged: Path) -> None:
+    config = json.loads((damaged / "config.json").read_text())
+    (damaged / "config.json").write_text(json.dumps({**config, "embedding_size": 6}))
+    with pytest.raises(ModelError, match=r"another size than configured resnet\.embedder\."):
+        load_classifier(str(damaged))
+
+
+def test_a_backbone_without_a_last_layer_is_no_classifier(damaged: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    weights = damaged / "model.safetensors"
+    kept = {name: one for name, one in load_file(weights).items() if "classifier" not in name}
+    save_file(kept, weights, {"format": "pt"})
+    with pytest.raises(ModelError, match=r"lacks classifier\.1\.bias, classifier\.1\.weight\."):
+        load_classifier(str(damaged))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("image_mean", 0.5),
+        ("image_mean", [0.5]),
+        ("image_std", ["a", "b", "c"]),
+        ("image_std", [0.5, 0.5, float("nan")]),
+        ("rescale_factor", "1/255"),
+        ("rescale_factor", 0),
+    ],
+)
+def test_a_wrong_preprocessor_config_is_named(damaged: Path, field: str, value: object) -> None:
+    path = damaged / "preprocessor_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), field: value}))
+    with pytest.raises(ModelError, match=rf"{field} is .*, expected "):
+        load_classifier(str(damaged))
 
 
 def test_weights_that_cannot_be_had_name_the_choices(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,3 +212,16 @@ def test_outputs_with_logits_and_models_without_weights() -> None:
     logits[0] = logits[first] - 0.9 * LEAD  # too close to call on another machine
     assert not has_won(logits, 0, None)
     assert not has_won(logits, 2, first)
+
+
+@pytest.mark.parametrize(("label", "target", "named"), [(-1, None, "label"), (0, 4, "target")])
+def test_classes_that_the_model_does_not_have_are_refused(
+    label: int, target: int | None, named: str
+) -> None:
+    with pytest.raises(ValueError, match=rf"{named} must be a class from 0 to 3, got {named}="):
+        lead(torch.zeros(4), label, target)
+    attack = methods.method("sigma-zero")
+    with pytest.raises(ValueError, match=f"{named} must be a class from 0 to 3"):
+        attack.run(
+            trained_classifier(), pictures(1)[0][0], label, target, Limits(calls=3), 0, None, None
+        )

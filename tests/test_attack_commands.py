@@ -12,19 +12,40 @@ import torch
 import typer
 from click.testing import Result
 from PIL import Image
+from torch import Tensor
 from typer.testing import CliRunner
 
-from attack_models import SHAPES, confident_pictures, trained_classifier
+from attack_models import SHAPES, SmallNet, confident_pictures, trained_classifier, trained_net
 from fast_lapsum.apps.attack import classifiers, commands, figures, picture_run, pictures
+from fast_lapsum.apps.attack.baselines import sigma_zero
+from fast_lapsum.apps.attack.classifiers import Resize
 from fast_lapsum.apps.attack.protocol import Classifier, Progress
 
 app = typer.Typer()
 commands.register(app)
 
 
+class ChoosyNet(SmallNet):
+    """The trained network, for pictures of at least 24 pixels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.load_state_dict(trained_net().state_dict())
+
+    def forward(self, images: Tensor) -> Tensor:
+        if images.shape[-1] < 24:
+            raise RuntimeError("Kernel size can't be greater\nthan actual input size")
+        return super().forward(images)
+
+
 @pytest.fixture(autouse=True)
 def small_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    def load(model: str, resize: int | None, device: torch.device) -> Classifier:
+    def load(model: str, resize: Resize, device: torch.device) -> Classifier:
+        if model == "choosy":
+            return Classifier(ChoosyNet(), SHAPES, name="choosy net")
+        if model == "sized":  # 32 in its configuration
+            size = 32 if resize == "config" else resize
+            return classifiers.from_module(trained_net(), resize=size, labels=SHAPES)
         if model != "small":
             return classifiers.load_classifier(model, resize=resize, device=device)
         return trained_classifier()
@@ -145,6 +166,117 @@ def test_a_batch_goes_on_past_bad_pictures(tmp_path: Path, photo: Path) -> None:
     assert {path.name.partition("-")[0].partition(".")[0] for path in out.iterdir()} == {"photo"}
 
 
+@pytest.fixture
+def small_and_photo(tmp_path: Path, photo: Path) -> Path:
+    """A folder with photo.png, and a.png that the choosy model fails on."""
+    Image.new("RGB", (16, 16)).save(tmp_path / "a.png")
+    return tmp_path
+
+
+def test_a_batch_goes_on_where_the_model_fails(tmp_path: Path, small_and_photo: Path) -> None:
+    images, out = (small_and_photo / "a.png", small_and_photo / "photo.png"), tmp_path / "out"
+    result = run(*images, "--model", "choosy", "--out", out, "--method", "sigma-zero")
+    assert result.exit_code == 2
+    assert (
+        "a.png: choosy net fails on 16 x 16 pixels (RuntimeError: Kernel size can't be greater than"
+        " actual input size); --resize N may give it a size that it takes"
+    ) in said(result)
+    assert len(list(out.iterdir())) == 5
+    assert (out / "photo-attacked.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (ValueError("mask must be None"), "sigma-zero fails on {}: ValueError: mask must be None"),
+        (RuntimeError("CUDA out of memory. Tried"), "{}: more memory is needed than there is;"),
+    ],
+)
+def test_a_batch_goes_on_where_the_method_fails(
+    tmp_path: Path,
+    photo: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    message: str,
+) -> None:
+    pictures.write(tmp_path / "second.png", pictures.read(photo))
+    real, errors = sigma_zero._descend, [error]
+
+    def broken_once(*arguments: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return real(*arguments)
+
+    monkeypatch.setattr(sigma_zero, "_descend", broken_once)
+    out = tmp_path / "out"
+    result = run(photo, tmp_path / "second.png", "--out", out, "--method", "sigma-zero")
+    assert result.exit_code == 2
+    assert message.format(photo) in said(result)
+    names = {path.name.partition("-")[0].partition(".")[0] for path in out.iterdir()}
+    assert names == {"second"}
+
+
+def test_probabilities_that_are_no_numbers(
+    tmp_path: Path, photo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_numbers(self: Classifier, images: Tensor) -> Tensor:
+        return torch.full((len(images), len(SHAPES)), torch.nan)
+
+    monkeypatch.setattr(Classifier, "predict", no_numbers)
+    result = run(photo, "--out", tmp_path / "out")
+    assert result.exit_code == 2
+    assert "small net gives probabilities that are no numbers" in said(result)
+
+
+@pytest.mark.parametrize("fools", [False, True])
+def test_a_saved_file_that_is_not_what_was_found_is_no_success(
+    tmp_path: Path, photo: Path, monkeypatch: pytest.MonkeyPatch, fools: bool
+) -> None:
+    real = pictures.write
+
+    def other(path: Path, image: Tensor) -> None:
+        changed = image.clone()
+        changed[0, 0, 0] = (changed[0, 0, 0] + 0.5) % 1
+        real(path, changed if fools else pictures.read(photo))
+
+    monkeypatch.setattr(pictures, "write", other)
+    out = tmp_path / "out"
+    result = run(photo, "--out", out, "--method", "sigma-zero", "--calls", 60)
+    assert result.exit_code == 1
+    assert "the picture does not fool once it is saved and read back" in said(result)
+    assert "Not fooled: " in said(result)
+    assert [path.name for path in out.iterdir()] == ["photo.json"]
+    record = json.loads((out / "photo.json").read_text())
+    assert not record["measures"]["success"]
+    assert record["files"] == {}
+    assert not record["verified"]["same_pixels"]
+
+
+def test_pictures_of_an_earlier_run_do_not_stay_beside_another_record(
+    tmp_path: Path, photo: Path
+) -> None:
+    out = tmp_path / "out"
+    run(photo, "--out", out, "--method", "sigma-zero", "--calls", 60)
+    assert len(list(out.iterdir())) == 5
+    (out / "photo-of-mine.png").write_text("not of this command")
+    result = run(photo, "--out", out, "--method", "sigma-zero", "--calls", 1)
+    assert result.exit_code == 1
+    assert sorted(path.name for path in out.iterdir()) == ["photo-of-mine.png", "photo.json"]
+
+
+def test_the_size_of_the_configuration(tmp_path: Path, photo: Path) -> None:
+    out = tmp_path / "out"
+    run(photo, "--model", "sized", "--out", out, "--resize", "config", "--calls", 4)
+    assert json.loads((out / "photo.json").read_text())["resize"] == 32
+    words = ["attack-bench", photo.parent, "--model", "sized", "--out", tmp_path / "bench"]
+    words += ["--methods", "sigma-zero", "--calls", "4", "--settings", "config,32", "--seconds", 60]
+    result = CliRunner().invoke(app, [*map(str, words), "--device", "cpu"])
+    assert result.exit_code == 0, said(result)
+    record = json.loads((tmp_path / "bench" / "results.json").read_text())
+    assert record["settings"]["settings"] == [32]
+    assert {row["key"]["setting"] for row in record["rows"]} == {"short side 32"}
+
+
 def test_what_the_model_does_not_say_is_not_attacked(tmp_path: Path, photo: Path) -> None:
     label = int(confident_pictures(1)[1][0])
     out = tmp_path / "out"
@@ -164,6 +296,7 @@ def test_what_the_model_does_not_say_is_not_attacked(tmp_path: Path, photo: Path
     [
         (("--label", "bars"), "'bars' is no class of small net; near: horizontal bars"),
         (("--label", "9"), "--label 9: expected 0 to 3"),
+        (("--label", "²"), "--label '²' is no class of small net"),
         (("--method", "magic"), "'magic' is no method; expected"),
         (("--resize", "huge"), "'huge' is not a whole number"),
         (("--calls", "0"), "'0' is not a whole number of at least 1"),
@@ -260,3 +393,16 @@ def test_bench_from_the_command_line(tmp_path: Path, photo: Path) -> None:
     again = CliRunner().invoke(app, [*map(str, words), "--device", "cpu", "--seed", "1"])
     assert again.exit_code == 2
     assert "seed was 0, is 1" in said(again)
+
+
+def test_bench_goes_on_where_the_model_fails(tmp_path: Path, small_and_photo: Path) -> None:
+    words: list[Any] = ["attack-bench", small_and_photo, "--model", "choosy", "--calls", "4"]
+    words += ["--out", tmp_path / "out", "--methods", "sigma-zero", "--settings", "native"]
+    result = CliRunner().invoke(app, [*map(str, words), "--device", "cpu"])
+    assert result.exit_code == 2
+    assert "Left out: " in said(result)
+    assert "a.png: choosy net fails on 16 x 16 pixels" in said(result)
+    assert "--settings N may give it" in said(result)
+    record = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert [row["key"]["picture"] for row in record["rows"]] == ["photo.png"]
+    assert record["complete"]

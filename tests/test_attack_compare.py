@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 import math
 import os
@@ -18,7 +19,14 @@ import torch
 from torch import Tensor
 
 from attack_models import SmallNet, confident_pictures, trained_classifier
-from fast_lapsum.apps.attack import bench_run, compare, pictures, tables, tables_text
+from fast_lapsum.apps.attack import (
+    bench_run,
+    compare,
+    comparison_file,
+    pictures,
+    tables,
+    tables_text,
+)
 from fast_lapsum.apps.attack.baselines import sigma_zero
 from fast_lapsum.apps.attack.classifiers import ModelError
 from fast_lapsum.apps.attack.compare import Plan
@@ -259,6 +267,79 @@ def test_rows_of_another_plan_are_not_mixed(tmp_path: Path) -> None:
         compare.run(folder, small, load, path, CPU, quiet)
 
 
+def test_rows_of_other_code_are_not_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = folder_of_pictures(tmp_path / "in", 1)
+    path = tmp_path / "results.json"
+    small = PLAN._replace(calls=(4,), methods=("sigma-zero",))
+    compare.run(folder, small, load, path, CPU, quiet)
+    written = read(path)
+    assert written["code"] == comparison_file.code()
+    monkeypatch.setattr(comparison_file, "code", lambda: "another")
+    with pytest.raises(CompareError, match=r"by other code .* is another.*give another --out"):
+        compare.run(folder, small, load, path, CPU, quiet)
+    monkeypatch.undo()
+    del written["code"]
+    path.write_text(json.dumps(written))
+    assert read(path) == written
+    with pytest.raises(CompareError, match=r"does not say by which code.*give another --out"):
+        compare.run(folder, small, load, path, CPU, quiet)
+
+
+def test_the_mark_of_the_code_is_of_what_rows_depend_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(comparison_file.fast_lapsum, "__file__", str(tmp_path / "__init__.py"))
+    for name in ("apps/attack/ours.py", "apps/attack/tables.py", "bench/run.py", "functional.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("1")
+    mark = comparison_file.code.__wrapped__
+    first = mark()
+    for name, matters in (
+        ("apps/attack/tables.py", False),
+        ("bench/run.py", False),
+        ("apps/attack/ours.py", True),
+        ("functional.py", True),
+    ):
+        (tmp_path / name).write_text("2")
+        assert (mark() != first) == matters
+        first = mark()
+
+
+def test_a_picture_that_was_replaced_is_noticed(tmp_path: Path) -> None:
+    folder = folder_of_pictures(tmp_path / "in", 1)
+    path = tmp_path / "results.json"
+    small = PLAN._replace(calls=(4,), methods=("sigma-zero",))
+    before = compare.run(folder, small, load, path, CPU, quiet)
+    first = (folder / "0.png").read_bytes()
+    assert before["pictures"][0]["sha256"] == hashlib.sha256(first).hexdigest()
+    (folder / "0.png").unlink()
+    gone = compare.run(folder, small, load, path, CPU, quiet)
+    assert gone["pictures"][0]["bad"]
+    pictures.write(folder / "0.png", confident_pictures(2)[0][1])
+    with pytest.raises(CompareError, match=r"0\.png is not the picture that the rows of .*--fresh"):
+        compare.run(folder, small, load, path, CPU, quiet)
+    assert len(read(path)["rows"]) == 1
+    (folder / "0.png").write_bytes(first)
+    assert compare.run(folder, small, load, path, CPU, quiet)["rows"] == before["rows"]
+
+
+def test_a_picture_without_rows_may_be_replaced(tmp_path: Path) -> None:
+    folder = folder_of_pictures(tmp_path / "in", 1)
+    path = tmp_path / "results.json"
+    small = PLAN._replace(calls=(4,), methods=("sigma-zero",))
+    good = (folder / "0.png").read_bytes()
+    (folder / "0.png").write_text("no picture")
+    assert compare.run(folder, small, load, path, CPU, quiet)["pictures"][0]["bad"]
+    (folder / "0.png").write_bytes(good)
+    assert len(compare.run(folder, small, load, path, CPU, quiet)["rows"]) == 1
+
+
+def test_pictures_of_one_name_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "manifest.csv").write_text("file,class_index\na/0.png,1\nb/0.png,1\n")
+    with pytest.raises(CompareError, match=r"has 2 pictures of the name 0\.png, expected one"):
+        compare.entries(tmp_path)
+
+
 def test_pictures_without_a_confident_label_are_left_out(tmp_path: Path) -> None:
     folder = folder_of_pictures(tmp_path / "in", 2)
     rows = list(csv.reader((folder / "manifest.csv").read_text().splitlines()))
@@ -307,6 +388,38 @@ def test_a_row_that_fails_is_recorded_and_the_rest_goes_on(
     plan = PLAN._replace(calls=(4,))
     record = compare.run(folder, plan, load, tmp_path / "results.json", CPU, quiet)
     assert [line["status"] for line in record["rows"]] == ["oom", "ok"]
+    kept = record["rows"][1]
+    monkeypatch.undo()
+    again = compare.run(folder, plan, load, tmp_path / "results.json", CPU, quiet)["rows"]
+    assert again[0] == kept
+    assert [(line["key"]["method"], line["status"]) for line in again] == [
+        ("pgd-l0", "ok"),
+        ("sigma-zero", "ok"),
+    ]
+
+
+def test_rows_that_timed_out_are_made_again_with_other_jobs() -> None:
+    def made(jobs: int, timed_out: bool) -> dict[str, Any]:
+        return {"status": "ok", "jobs": jobs, "values": {"timed_out": timed_out}}
+
+    assert compare._is_kept(made(1, False), 1)
+    assert compare._is_kept(made(1, False), 8)
+    assert compare._is_kept(made(8, True), 8)
+    assert not compare._is_kept(made(8, True), 1)
+
+
+def test_a_picture_that_needs_too_much_memory_is_bad(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_large(self: Classifier, images: Tensor) -> Tensor:
+        raise RuntimeError("CUDA out of memory. Tried to allocate 7 GiB")
+
+    monkeypatch.setattr(Classifier, "predict", too_large)
+    folder = folder_of_pictures(tmp_path / "in", 1)
+    record = compare.run(folder, PLAN, load, tmp_path / "results.json", CPU, quiet)
+    (note,) = record["pictures"]
+    assert note["bad"]
+    assert "0.png: more than 4 GiB for one call" in note["why"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are Linux's")
@@ -356,10 +469,10 @@ def test_a_killed_run_leaves_whole_rows(tmp_path: Path) -> None:
 
 
 class DeadlyNet(SmallNet):
-    """Ends its process when a picture of 40 pixels is attacked."""
+    """Ends its process when a picture of 40 pixels is attacked, or one of 48 is classified."""
 
     def forward(self, images: Tensor) -> Tensor:
-        if images.shape[-1] == 40 and images.requires_grad:
+        if images.shape[-1] == 48 or (images.shape[-1] == 40 and images.requires_grad):
             os.kill(os.getpid(), signal.SIGKILL)
         return super().forward(images)
 
@@ -428,6 +541,17 @@ def test_a_killed_worker_costs_one_row(tmp_path: Path) -> None:
     assert found["0.png"]["status"] == found["1.png"]["status"] == "ok"
     assert found["deadly.png"]["status"] == "error"
     assert "the worker process was killed by SIGKILL" in found["deadly.png"]["reason"]
+
+
+def test_a_worker_that_dies_over_a_picture_leaves_it_bad(tmp_path: Path) -> None:
+    folder = folder_of_pictures(tmp_path / "in", 1, manifest=False)
+    pictures.write(folder / "deadly.png", torch.rand(3, 48, 48))
+    plan = UNTRAINED._replace(calls=(4,), methods=("sigma-zero",))
+    record = compare.run(folder, plan, untrained, tmp_path / "results.json", CPU, quiet, jobs=2)
+    notes = {note["picture"]: note for note in record["pictures"]}
+    assert notes["deadly.png"]["bad"]
+    assert "deadly.png: the worker process was killed by SIGKILL" in notes["deadly.png"]["why"]
+    assert [line["key"]["picture"] for line in record["rows"]] == ["0.png"]
 
 
 class Echo:

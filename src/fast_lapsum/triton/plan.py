@@ -61,10 +61,11 @@ def _by_mass(wanted, count, masses, x, trials, differences):
 
     b is taken over the logit of the mass, in which the tails of most distributions are nearly
     straight. The last term is what the fifth trial changes. A polynomial that leaves its two
-    neighbouring trials is no good (plateaus, clusters), and nothing is sure but those two.
+    neighbouring trials is no good (plateaus, clusters, tails without a sample): then it is a
+    straight line between them, and nothing is sure but those two.
     """
     _, m_1, m_2, m_3, _ = masses
-    x_0, x_1, x_2, x_3, _ = x
+    x_0, x_1, x_2, x_3, x_4 = x
     b_0, b_1, b_2, b_3, b_4 = trials
     first, second, third, fourth = differences
     y = logit(wanted, count)
@@ -78,9 +79,31 @@ def _by_mass(wanted, count, masses, x, trials, differences):
     right = tl.where(
         wanted > m_1, b_1, tl.where(wanted > m_2, b_2, tl.where(wanted > m_3, b_3, b_4))
     )
+    x_left = tl.where(
+        wanted > m_1, x_0, tl.where(wanted > m_2, x_1, tl.where(wanted > m_3, x_2, x_3))
+    )
+    x_right = tl.where(
+        wanted > m_1, x_1, tl.where(wanted > m_2, x_2, tl.where(wanted > m_3, x_3, x_4))
+    )
+    part = tl.where(x_left > x_right, (x_left - y) / (x_left - x_right), 0.5)
+    part = tl.minimum(tl.maximum(part, 0.0), 1.0)
     is_inside = (left <= found) & (found <= right)
-    middle = left * 0.5 + right * 0.5
-    return tl.where(is_inside, found, middle), tl.where(is_inside, tl.abs(last), right - left)
+    line = left * (1 - part) + right * part
+    return tl.where(is_inside, found, line), tl.where(is_inside, tl.abs(last), right - left)
+
+
+@triton.jit
+def _overlap(lo, hi, first, last, mass):
+    """How much of the mass between two trials lies between lo and hi, if it is spread evenly."""
+    shared = tl.maximum(tl.minimum(hi, last) - tl.maximum(lo, first), 0.0)
+    return tl.where(last > first, mass * (shared / (last - first)), 0.0)
+
+
+@triton.jit
+def _widest(found, end, trial, mass, least, room):
+    """The mass beyond ``end``, the first trial whose mass fits and is over ``least``."""
+    is_it = (end == float("inf")) & (mass <= room) & (mass > least)
+    return tl.where(is_it, mass, found), tl.where(is_it, trial, end)
 
 
 @triton.jit
@@ -126,6 +149,9 @@ def plan(samples, k, t, n, programs, chunks, capacity, LANES: tl.constexpr, COMP
     left_out = tl.maximum(1 - 1 / to_row, 0.25)
     margin = DEVIATIONS * tl.sqrt(variance * left_out) + 1
     limit = largest_finite(COMPUTE)
+    count = (chunks * CHUNK).to(COMPUTE)
+    masses = (mass_0, mass_1, mass, mass_3, mass_4)
+    trials = (lower, inner_trial(lower, centre), centre, inner_trial(upper, centre), upper)
     # The model's step is short by a sixth of its cube: let that be small against the margin.
     ratio = (tl.abs(mass - share) + margin) / phi
     if (ratio <= 0.5) & (ratio * ratio * ratio * phi <= margin):
@@ -134,8 +160,6 @@ def plan(samples, k, t, n, programs, chunks, capacity, LANES: tl.constexpr, COMP
         lo = centre + scale * tl.log(model_factor(over - margin, sum_below, sum_above))
         hi = centre + scale * tl.log(model_factor(over + margin, sum_below, sum_above))
     else:
-        count = (chunks * CHUNK).to(COMPUTE)
-        masses = (mass_0, mass_1, mass, mass_3, mass_4)
         x = (
             logit(mass_0, count),
             logit(mass_1, count),
@@ -143,7 +167,6 @@ def plan(samples, k, t, n, programs, chunks, capacity, LANES: tl.constexpr, COMP
             logit(mass_3, count),
             logit(mass_4, count),
         )
-        trials = (lower, inner_trial(lower, centre), centre, inner_trial(upper, centre), upper)
         differences = _differences(x, trials)
         b, _ = _by_mass(share, count, masses, x, trials, differences)
         lo, unsure = _by_mass(share + margin, count, masses, x, trials, differences)
@@ -160,13 +183,43 @@ def plan(samples, k, t, n, programs, chunks, capacity, LANES: tl.constexpr, COMP
     # Finite, so that a score of -inf is at a distance and not at none.
     lo = tl.maximum(tl.minimum(lo, known_lo), -limit)
     hi = tl.minimum(tl.maximum(hi, known_hi), limit)
-    expected = between * to_row * (known_hi - known_lo) / (upper - lower)
-    expected += tl.where(hi == limit, mass_4 * to_row, 0.0)
-    expected += tl.where(lo == -limit, (chunks * CHUNK - mass_0) * to_row, 0.0)
+    m_0, m_1, m_2, m_3, m_4 = masses
+    b_0, b_1, b_2, b_3, b_4 = trials
+    expected = _overlap(known_lo, known_hi, b_0, b_1, m_0 - m_1)
+    expected += _overlap(known_lo, known_hi, b_1, b_2, m_1 - m_2)
+    expected += _overlap(known_lo, known_hi, b_2, b_3, m_2 - m_3)
+    expected += _overlap(known_lo, known_hi, b_3, b_4, m_3 - m_4)
+    # Where t hides that scores are crowded, their number tells.
+    expected = tl.maximum(expected, _overlap(known_lo, known_hi, b_0, b_4, between))
+    expected += tl.where(hi == limit, m_4, 0.0)
+    expected += tl.where(lo == -limit, count - m_0, 0.0)
     # Would the counts certify even the longest step that the sample leaves possible?
     crossed = half_window / scale
-    error = 0.3 * expected * crossed * crossed
+    error = 0.3 * expected * to_row * crossed * crossed
     allowed = _tolerance(COMPUTE) * tl.minimum(k.to(COMPUTE), phi * to_row)
+    # Few scores on one side of the root: a band of all of them holds it, whatever their tail.
+    room = 0.7 * capacity / to_row
+    none = tl.full((), float("inf"), COMPUTE)
+    most = share + margin
+    on_top, bottom = _widest(0.0 * share, none, b_0, m_0, most, room)
+    on_top, bottom = _widest(on_top, bottom, b_1, m_1, most, room)
+    on_top, bottom = _widest(on_top, bottom, b_2, m_2, most, room)
+    on_top, bottom = _widest(on_top, bottom, b_3, m_3, most, room)
+    on_top, bottom = _widest(on_top, bottom, b_4, m_4, most, room)
+    most = count - share + margin
+    beneath, top = _widest(0.0 * share, none, -b_4, count - m_4, most, room)
+    beneath, top = _widest(beneath, top, -b_3, count - m_3, most, room)
+    beneath, top = _widest(beneath, top, -b_2, count - m_2, most, room)
+    beneath, top = _widest(beneath, top, -b_1, count - m_1, most, room)
+    beneath, top = _widest(beneath, top, -b_0, count - m_0, most, room)
+    is_upper_tail = bottom < float("inf")
+    is_lower_tail = (top < float("inf")) & (not is_upper_tail)
+    is_tail = is_upper_tail | is_lower_tail
+    is_open = ((hi == limit) | (lo == -limit)) & (not is_tail)
+    half_window = tl.where(is_open, tl.maximum(half_window, 0.5 * (upper - lower)), half_window)
+    lo = tl.where(is_upper_tail, bottom, tl.where(is_lower_tail, -limit, lo))
+    hi = tl.where(is_upper_tail, limit, tl.where(is_lower_tail, -top, hi))
+    expected = tl.where(is_upper_tail, on_top, tl.where(is_lower_tail, beneath, expected)) * to_row
     fits = expected <= 0.7 * capacity
     wanted = tl.where(fits & (not (error <= allowed)), BAND, STATISTICS)
     is_soft = (t >= smallest_normal(COMPUTE)) & (t <= limit / HOTTEST) & (k > 0) & (k < n)
@@ -191,6 +244,7 @@ def after_statistics(
     sum_above,
     near_below,
     near_above,
+    n,
     capacity,
     IS_FIRST: tl.constexpr,
     COMPUTE: tl.constexpr,
@@ -221,7 +275,11 @@ def after_statistics(
 
     # Not certain: where is the root, give or take what?
     per_score = half_window / tl.maximum(near_by, 1.0)
-    ranks = 1.75 * tl.sqrt(near_by) + 0.005 * tl.abs(excess) + 4
+    # Sides that differ say that the density does, and that ranks do not tell distances well.
+    more = tl.maximum(tl.maximum(close_above, close_below).to(COMPUTE), 1.0)
+    uneven = tl.abs(close_above - close_below).to(COMPUTE) / more
+    ranks = 1.75 * tl.sqrt(near_by) + (0.005 + uneven) * tl.abs(excess) + 4
+    ranks += 0.3 * uneven * capacity
     take_step = is_small & (tl.abs(relative) <= 0.1)
     ahead = tl.where(take_step, step, per_score * excess)
     by_step = 4 * scale * error / phi + 2.0**-20 * (scale + tl.abs(b))
@@ -231,7 +289,18 @@ def after_statistics(
     lo = target - give
     hi = target + give
     fits = inside & (2 * give <= 0.7 * capacity * per_score) & (lo < hi)
-    wanted = tl.where(fits, BAND, STATISTICS)
+    # Rather all scores of that side, as far as they fit.
+    room = 0.7 * capacity
+    limit = largest_finite(COMPUTE)
+    is_side = inside & (not take_step) & (uneven > 0.125) & (near_by <= room)
+    lo = tl.where(is_side, tl.where(rising, b, b - half_window), lo)
+    hi = tl.where(is_side, tl.where(rising, b + half_window, b), hi)
+    is_tail = tl.where(rising, above, n - above) <= room
+    is_tail = is_tail & (not (fits | is_side | take_step))
+    lo = tl.where(is_tail, tl.where(rising, b, -limit), lo)
+    hi = tl.where(is_tail, tl.where(rising, limit, b), hi)
+    wanted = tl.where(fits | is_side | is_tail, BAND, STATISTICS)
+    give = tl.where((uneven > 0.5) & (not take_step), tl.maximum(give, half_window / 8), give)
     next_b = tl.where(inside, target, b + tl.where(rising, 4 * half_window, -4 * half_window))
     next_half = tl.where(inside, give, 4 * half_window)
     if not IS_FIRST:
@@ -249,9 +318,9 @@ def after_statistics(
         lo = tl.where(between, lower, lo)
         hi = tl.where(between, upper, hi)
         is_soft = tl.abs(excess) <= 2 * (below + higher)
-        next_b = tl.where(inside, next_b, tl.where(is_soft, b + step, end))
+        far = tl.where(near_by > 0, next_b, end)
+        next_b = tl.where(inside, next_b, tl.where(is_soft, b + step, far))
         next_half = tl.where(inside, next_half, tl.maximum(tl.abs(next_b - b), scale))
-    limit = largest_finite(COMPUTE)
     lo = tl.maximum(tl.maximum(lo, left), -limit)
     hi = tl.minimum(tl.minimum(hi, right), limit)
     next_b = tl.where(

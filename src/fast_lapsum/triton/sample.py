@@ -129,6 +129,73 @@ def _correction(found, margin):
 
 
 @triton.jit
+def _other_distance(distance, short, far):
+    """The next one to try, beyond ``short`` and, once that is known, before ``far``."""
+    return tl.where(far == float("inf"), 3 * distance, 0.5 * (short + far))
+
+
+@triton.jit
+def _off_by_margin(r, centre, to_lower, to_upper, mass, margin, count, inverse):
+    """Trials on both sides of the middle one where the small sample's mass is off by the margin.
+
+    Mostly the first look finds them. Where density falls off or rises steeply, as in a tail, it
+    takes a few. A side that has less mass than that is left as it is.
+    """
+    lower_wanted = tl.minimum(margin, count - mass - 0.5)
+    upper_wanted = tl.minimum(margin, mass - 0.5)
+    lower_short = 0.0 * margin
+    upper_short = 0.0 * margin
+    lower_far = lower_short + float("inf")
+    upper_far = lower_short + float("inf")
+    tries = 0
+    searching = True
+    while searching & (tries < MOST_TRIES):
+        tries += 1
+        mass_lower, mass_upper = tl.reduce(
+            (_masses(r, centre - to_lower, inverse), _masses(r, centre + to_upper, inverse)),
+            0,
+            _add_masses,
+        )
+        lower_found = mass_lower - mass
+        upper_found = mass - mass_upper
+        lower_is_short = (lower_found < 0.7 * lower_wanted) & (lower_wanted > 0.5)
+        upper_is_short = (upper_found < 0.7 * upper_wanted) & (upper_wanted > 0.5)
+        lower_is_far = (lower_found > 2.5 * margin) & (lower_wanted > 0.5)
+        upper_is_far = (upper_found > 2.5 * margin) & (upper_wanted > 0.5)
+        lower_short = tl.where(lower_is_short, to_lower, lower_short)
+        upper_short = tl.where(upper_is_short, to_upper, upper_short)
+        lower_far = tl.where(lower_is_far, to_lower, lower_far)
+        upper_far = tl.where(upper_is_far, to_upper, upper_far)
+        lower_is_off = lower_is_short | lower_is_far
+        upper_is_off = upper_is_short | upper_is_far
+        next_lower = _other_distance(to_lower, lower_short, lower_far)
+        next_upper = _other_distance(to_upper, upper_short, upper_far)
+        to_lower = tl.where(
+            lower_is_off,
+            next_lower,
+            to_lower * _correction(lower_found, tl.maximum(lower_wanted, 0.5)),
+        )
+        to_upper = tl.where(
+            upper_is_off,
+            next_upper,
+            to_upper * _correction(upper_found, tl.maximum(upper_wanted, 0.5)),
+        )
+        searching = lower_is_off | upper_is_off
+    return centre - to_lower, centre + to_upper
+
+
+@triton.jit
+def _beyond(end, inner, mass, margin, scale):
+    """How far beyond the sample's outermost score the row's tail may matter.
+
+    As in an exponential tail, whose scale the sample's own tells: of ``mass + margin`` scores
+    between ``inner`` and ``end``.
+    """
+    tail = tl.maximum(tl.abs(end - inner), scale) / tl.log(tl.maximum(mass + margin, 3.0))
+    return tail * (2 + tl.maximum(-tl.log(tl.maximum(mass, 1e-30)), 0.0)) + 2 * scale
+
+
+@triton.jit
 def inner_trial(outer, centre):
     """A trial between the middle one and an outer one, nearer to the middle."""
     return centre + 0.35 * (outer - centre)
@@ -183,7 +250,10 @@ def _trials(r, k, t, origin, SINGLES: tl.constexpr, COMPUTE: tl.constexpr):
         margin = _margin(squares, found, SINGLES)
         tries = 0
         # Heavy tails spoil the guess. Ties may keep the mass from ever being right.
-        while (tl.abs(found - mass) > 0.2 * margin) & (tries < MOST_TRIES):
+        smaller = tl.minimum(mass, count - mass)
+        while (tl.abs(found - mass) > tl.minimum(0.2 * margin, 0.5 * smaller)) & (
+            tries < MOST_TRIES
+        ):
             tries += 1
             rising = found > mass
             left = tl.where(rising, centre, left)
@@ -213,17 +283,17 @@ def _trials(r, k, t, origin, SINGLES: tl.constexpr, COMPUTE: tl.constexpr):
             reach = half_window * margin
             to_lower = _distance(to_lower, reach, within - above, margin, half_window)
             to_upper = _distance(to_upper, reach, above - beyond, margin, half_window)
-            mass_lower, mass_upper = tl.reduce(
-                (_masses(r, centre - to_lower, inverse), _masses(r, centre + to_upper, inverse)),
-                0,
-                _add_masses,
+            lower, upper = _off_by_margin(
+                r, centre, to_lower, to_upper, mass, margin, count, inverse
             )
-            lower = centre - to_lower * _correction(mass_lower - mass, margin)
-            upper = centre + to_upper * _correction(mass - mass_upper, margin)
         if mass + margin >= count - 1:
-            lower = tl.minimum(lower, lowest - 40 * scale)
+            bottom = tl.minimum(lowest, centre)
+            lower = bottom - _beyond(
+                bottom, tl.minimum(upper, highest), count - mass, margin, scale
+            )
         if mass <= margin + 1:
-            upper = tl.maximum(upper, highest + 40 * scale)
+            top = tl.maximum(highest, centre)
+            upper = top + _beyond(top, tl.maximum(lower, lowest), mass, margin, scale)
         lower = tl.minimum(lower, centre)
         upper = tl.maximum(upper, centre)
     return lower, centre, upper

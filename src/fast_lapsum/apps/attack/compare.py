@@ -1,17 +1,17 @@
 """All methods over a folder of pictures: one row per picture, setting, calls and method.
 
 Every row is saved as soon as it is there (with several jobs, within a second or so), the whole file
-at once, so a run that is killed loses at most the rows it was in, and goes on from there. Rows of
-another model, seed, limit or machine are never mixed: such a file is refused.
+at once, so a run that is killed loses at most the rows it was in, and goes on from there. Rows that
+failed are then tried again. Rows of another model, seed, limit, machine, code or picture are never
+mixed: such a file is refused.
 """
 
 from __future__ import annotations
 
 import csv
-import json
 import math
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fast_lapsum.bench.records import identity
 from fast_lapsum.bench.results import write_json
 
 from . import pictures
@@ -104,9 +105,13 @@ def entries(folder: Path) -> list[Entry]:
             raise CompareError(f"{manifest} has no column {', '.join(sorted(missing))}")
         listed = [(row["file"], row["class_index"]) for row in reader]
     try:
-        return [Entry(folder / name, int(index)) for name, index in listed if index]
+        labelled = [Entry(folder / name, int(index)) for name, index in listed if index]
     except ValueError as error:
         raise CompareError(f"{manifest}: class_index must be a whole number ({error})") from error
+    for name, count in Counter(entry.path.name for entry in labelled).items():
+        if count > 1:
+            raise CompareError(f"{manifest} has {count} pictures of the name {name}, expected one")
+    return labelled
 
 
 def run(
@@ -129,10 +134,11 @@ def run(
     model = Path(plan.model).name if Path(plan.model).is_dir() else plan.model
     settings = {**plan._asdict(), "model": model, "device": str(device), "jobs": jobs}
     record = started(path, settings, fresh)
+    digests = _digests(found, record, path)
     file = _File(path, record, 0.0 if jobs == 1 else _SECONDS_BETWEEN_SAVES)
     try:
         with _asked(partial(Maker, plan, load, jobs), jobs, file.save_if_due) as ask:
-            notes = _examined(found, plan, ask, record, file, report)
+            notes = _examined(found, digests, plan, ask, record, file, report)
             _attacked(_tasks(found, notes, plan), ask, record, file, report, jobs)
         record["complete"] = True
         file.save_if_due(changed=True)
@@ -141,8 +147,29 @@ def run(
     return record
 
 
+def _digests(found: list[Entry], record: Record, path: Path) -> dict[str, str | None]:
+    """Each picture's SHA-256, or what it was where there is none now; none with rows may change."""
+    used = {row["key"]["picture"] for row in record["rows"]}
+    before = {
+        note["picture"]: note.get("sha256")
+        for note in record["pictures"]
+        if note["picture"] in used
+    }
+    digests = {entry.path.name: pictures.digest(entry.path) for entry in found}
+    for entry in found:
+        old, new = before.get(entry.path.name), digests[entry.path.name]
+        if old is not None and new is not None and old != new:
+            raise CompareError(
+                f"{entry.path} is not the picture that the rows of {path} were made from (its"
+                f" SHA-256 was {old[:16]}..., is {new[:16]}...). Give another --out, or --fresh to"
+                " start over."
+            )
+    return {name: digest or before.get(name) for name, digest in digests.items()}
+
+
 def _examined(
     found: list[Entry],
+    digests: dict[str, str | None],
     plan: Plan,
     ask: Ask,
     record: Record,
@@ -153,8 +180,10 @@ def _examined(
     notes: dict[tuple[str, str], Note] = {}
     for entry, answer in ask(found):
         if isinstance(answer, Died):
-            left_out = {"picture": entry.path.name, "used": False, "why": answer.reason}
+            why = f"{entry.path}: {answer.reason}"
+            left_out = {"picture": entry.path.name, "used": False, "why": why, "bad": True}
             answer = [{**left_out, "setting": setting_name(resize)} for resize in plan.settings]
+        answer = [{**note, "sha256": digests[entry.path.name]} for note in answer]
         new = {(note["picture"], note["setting"]): note for note in answer}
         kept = [one for one in record["pictures"] if (one["picture"], one["setting"]) not in new]
         record["pictures"] = [*kept, *answer]
@@ -188,10 +217,10 @@ def _attacked(
     report: Callable[[str], None],
     jobs: int,
 ) -> None:
-    """Rows for the tasks that the record has none for yet."""
+    """Rows for the tasks that the record has none for yet, or none to be kept."""
     planned = list(tasks)
-    done = {json.dumps(row["key"], sort_keys=True) for row in record["rows"]}
-    left = [task for task in planned if json.dumps(task.key, sort_keys=True) not in done]
+    kept = {identity(row["key"]): _is_kept(row, jobs) for row in record["rows"]}
+    left = [task for task in planned if not kept.get(identity(task.key))]
     if jobs > 1:
         left.sort(key=lambda task: -task.key["calls"])  # or the end waits for one that began late
     finished = len(planned) - len(left)
@@ -199,10 +228,19 @@ def _attacked(
         if isinstance(answer, Died):
             answer = {"status": "error", "reason": answer.reason}
         row = {"key": task.key, "jobs": jobs, **answer}
+        if identity(task.key) in kept:
+            record["rows"] = [one for one in record["rows"] if one["key"] != task.key]
         record["rows"].append(row)
         finished += 1
         file.save_if_due(changed=True)
         report(f"[{finished}/{len(planned)}] {_line(row)}")
+
+
+def _is_kept(row: Row, jobs: int) -> bool:
+    """Whether a row would be no other if it was made again, for all that is known."""
+    if row["status"] != "ok":
+        return False  # memory may be free now, and who was killed may live
+    return not row["values"]["timed_out"] or row["jobs"] == jobs
 
 
 @contextmanager
@@ -303,8 +341,7 @@ class Maker:
                 others = f", or than {self._jobs} jobs leave" if shared else ""
                 reason = f"needs more than {plan.gibibytes:g} GiB{others}"
                 return {"status": "oom", "reason": reason}
-            message = " ".join(str(error).split()) or "no message"
-            return {"status": "error", "reason": f"{type(error).__name__}: {message}"}
+            return {"status": "error", "reason": one_line(error)}
         values["gradients"] = spent
         values["timed_out"] = result.seconds >= plan.seconds
         return {"status": "ok", "values": values}
@@ -315,7 +352,7 @@ class Maker:
         try:
             image = self._picture(entry.path, classifier.device)
             with limited_memory(classifier.device, self._plan.gibibytes):
-                probabilities = classifier.predict(image[None])[0]
+                probabilities = classified(classifier, image, entry.path, "--settings N")
             predicted = int(probabilities.argmax())
             label = predicted if entry.label is None else entry.label
             if not 0 <= label < len(probabilities):
@@ -338,10 +375,14 @@ class Maker:
                 note["used"] = True
         except PictureError as error:
             note |= {"why": str(error), "bad": True}
+            self.spoiled |= "CUDA error" in str(error.__cause__)
         except Exception as error:
             if not is_memory(error):
                 raise
-            note["why"] = f"more than {self._plan.gibibytes:g} GiB for one call"
+            needed = f"more than {self._plan.gibibytes:g} GiB for one call"
+            note |= {"why": f"{entry.path}: {needed}", "bad": True}
+        if note.get("bad") and classifier.device.type == "cuda" and not self.spoiled:
+            torch.cuda.empty_cache()  # what the call that failed had
         return note
 
     def _classifier(self, resize: int | None) -> Classifier:
@@ -357,6 +398,37 @@ class Maker:
         if len(self._pictures) > _PICTURES_KEPT:
             self._pictures.popitem(last=False)
         return found
+
+
+def classified(classifier: Classifier, image: Tensor, path: Path, option: str) -> Tensor:
+    """Probabilities [C] of a picture, or a PictureError where the model gives none.
+
+    ``option`` is what makes the model see another size. Only a lack of memory is raised as it is.
+    """
+    try:
+        probabilities = classifier.predict(image[None])[0]
+    except Exception as error:  # models raise nearly anything
+        if is_memory(error):
+            raise
+        size = f"{image.shape[2]} x {image.shape[1]} pixels"
+        if classifier.resize is not None:
+            size += f", the short side resized to {classifier.resize}"
+        raise PictureError(
+            f"{path}: {classifier.name} fails on {size} ({one_line(error)}); {option} may give it"
+            " a size that it takes"
+        ) from error
+    if not probabilities.isfinite().all():
+        raise PictureError(f"{path}: {classifier.name} gives probabilities that are no numbers")
+    return probabilities
+
+
+def one_line(error: Exception) -> str:
+    """What kind of error, and what it says.
+
+    >>> one_line(ValueError("two\\nlines"))
+    'ValueError: two lines'
+    """
+    return f"{type(error).__name__}: {' '.join(str(error).split()) or 'no message'}"
 
 
 def measured(

@@ -2,24 +2,54 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import fast_lapsum
 from fast_lapsum.bench import environment
 from fast_lapsum.bench.records import PASSING
 
 FORMAT = "fast-lapsum attack"
 VERSION = 1
 #: What must not change; more methods, calls and settings than before only add rows. With other jobs
-#: a row is the same but for its seconds, so every row has the jobs that it was made with.
+#: a row has other seconds, and where time was up another result: every row has the jobs that it was
+#: made with.
 FIXED = ("model", "seconds", "gibibytes", "seed", "least_confidence", "each_once", "device")
+
+#: Parts of the package that no row depends on: they may change between two runs.
+_APART = (
+    "bench",
+    "apps/coder",
+    *(f"apps/attack/{name}.py" for name in ("commands", "figures", "tables", "tables_text")),
+)
+_SOURCES = (".py", ".cpp", ".hpp")
 
 Record = dict[str, Any]
 
 
 class CompareError(Exception):
     """The folder or the results file cannot be used; the message says why and what to do."""
+
+
+@cache
+def code() -> str:
+    """A mark of the installed sources that decide what a row says: another one, other code.
+
+    A commit says less: it is the same for all uncommitted changes, and a package installed without
+    its repository has none.
+    """
+    package = Path(fast_lapsum.__file__).parent
+    found = hashlib.sha256()
+    for path in sorted(package.rglob("*")):
+        name = path.relative_to(package)
+        if path.suffix in _SOURCES and not any(name.is_relative_to(part) for part in _APART):
+            found.update(
+                f"{name.as_posix()} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode()
+            )
+    return found.hexdigest()[:16]
 
 
 def started(path: Path, plan: dict[str, Any], fresh: bool) -> Record:
@@ -33,6 +63,7 @@ def started(path: Path, plan: dict[str, Any], fresh: bool) -> Record:
             "complete": False,
             "settings": settings,
             "environment": here,
+            "code": code(),
             "pictures": [],
             "rows": [],
         }
@@ -46,10 +77,16 @@ def started(path: Path, plan: dict[str, Any], fresh: bool) -> Record:
         for name in here
         if name not in PASSING and record["environment"].get(name) != here[name]
     ]
+    if "code" not in record:
+        differences.append("it does not say by which code (files of earlier versions do not)")
+    elif record["code"] != code():
+        differences.append(
+            f"by other code (the mark of the sources was {record['code']}, is {code()})"
+        )
     if differences:
         raise CompareError(
-            f"{path} was made otherwise: {'; '.join(differences)}. Give another --out, or --fresh"
-            " to start over."
+            f"{path} was made otherwise: {'; '.join(differences)}. Rows of both would mix: give"
+            " another --out, or --fresh to start over."
         )
     return {**record, "complete": False, "settings": settings}
 

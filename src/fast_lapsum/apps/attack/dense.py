@@ -1,7 +1,8 @@
 """The matched-budget dense control: the paper's loss and optimiser, the change on every pixel.
 
-With eps = k / HW below half a level, rounding to 8 bits leaves nothing of delta = eps tanh(P): as a
-saved picture the control starts at B of HW / 510.
+With eps = k / HW below half a level, rounding to 8 bits leaves nothing of delta = eps tanh(P). Just
+above it, every colour at which tanh is near its bounds changes by a whole level: where that is all
+of them, B is HW / 255.
 """
 
 from __future__ import annotations

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 def round_to_8_bits(image: Tensor) -> Tensor:
     """The nearest picture in whole 255ths, as a file holds it; without a gradient."""
-    return (image.detach().clamp(0, 1) * 255).round_().div_(255)
+    levels = (image.detach().clamp(0, 1) * 255).round_()
+    # By a number on the device: by one of the host a GPU multiplies with a rounded 1/255, and its
+    # pictures would differ from those that are read from a file.
+    return levels.div_(levels.new_full((), 255.0))
 
 
 def pixel_changes(adversarial: Tensor, image: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """Attacks by name, with their settings after colons: ``sigma-zero:step=0.3:sigma=1e-4``.
 
-A setting of several numbers has slashes between them: ``ours:change_step=0.3/0.02``.
+A setting of several numbers has slashes between them: ``ours:colour_step=0.3/0.02``.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ from .protocol import (
     Result,
     lead,
 )
-from .proximal import no_change, proximal_step, strength
+from .proximal import Change, no_change, proximal_step, strength
 
 
 class Settings(NamedTuple):
@@ -68,6 +68,8 @@ class Settings(NamedTuple):
     memory: float = 0.5  # of the scores
     levels_per_pixel: float = 0.5  # lambda: what a pixel costs, in levels of one colour
     strongest: int = 300  # entries of the gradient that set its scale
+    cycle: int = 100  # steps, about, after which the steps are large again
+    again: float = 0.5  # how large, of what they were at first
     patience: int | None = None  # stop after so many steps without a lower B
 
 
@@ -181,7 +183,6 @@ class _Picture:
         self.label, self.target = label, target
         self.mask = mask
         self.settings = settings
-        self.total = steps
         self.step = 0
         self.done = False
         self.best = Best(self.image)
@@ -196,7 +197,11 @@ class _Picture:
         self.colours = no_change(self.image)  # sigma(z) - I
         self.change = self.colours.values  # what of it was tried
         self.scores: Tensor | None = None
+        #: Of the best picture.
+        self.start: tuple[Change, Tensor | None, float] = (self.colours, None, self.k)
         self.kept: dict[str, object] = {}
+        cycles = max(1, round(steps / settings.cycle))
+        self.cycle = -(-steps // cycles)
 
     @property
     def t(self) -> float:
@@ -253,11 +258,14 @@ class _Picture:
         if self.best.offer(tried, won, spent):
             self.improved_at = self.step
             self.kept = self._parameters()
+            self.start = (self.colours, self.scores, self.k)
         self.last = tried
         tried_k, tried_t = self.k, self.t
         if size > 0:  # else the classifier is flat: nothing to learn from this step
             self._move(gradient, won, spent, loss, size, elasticity, slope_k, slope_t)
         self.step += 1
+        if self.step % self.cycle == 0 and self.best.adversarial is not None:
+            self._start_again()
         succeeded = self.best.adversarial is not None
         waited = settings.patience is not None and self.step - self.improved_at > settings.patience
         self.done = self.best.budget == 0 or (waited and succeeded)
@@ -335,7 +343,7 @@ class _Picture:
 
     def _move_budgets(self, slope_k: float, slope_t: float, is_held_back: bool) -> None:
         settings = self.settings
-        rate = self._scheduled(settings.k_step) * math.sqrt(100 / max(100, self.total))
+        rate = self._scheduled(settings.k_step) * math.sqrt(100 / max(100, self.cycle))
         per_pixel = settings.levels_per_pixel / 255 * self.price
         grows = self.best.adversarial is None or slope_k + per_pixel < 0
         if self.best.adversarial is None and is_held_back:
@@ -345,6 +353,13 @@ class _Picture:
         # By no more than a factor of three away from the schedule.
         rate = math.copysign(self._scheduled(settings.temperature_step), -slope_t)
         self.sharpening = min(max(self.sharpening + rate, -1.1), 1.1)
+
+    def _start_again(self) -> None:
+        """From the best picture so far, with larger steps."""
+        self.colours, self.scores, self.k = self.start
+        self.goal = self.best.budget
+        self.sharpening = 0.0
+        self.momentum.zero_()
 
     def _budget_rate(self, loss: float, elasticity: float, won: bool) -> float:
         """Step of log B: Newton's towards the boundary, at least the schedule's, with its sign."""
@@ -359,8 +374,13 @@ class _Picture:
         return -size if won else size
 
     def _scheduled(self, pair: tuple[float, float]) -> float:
-        share = min(1.0, self.step / max(1, self.total - 1))
-        return pair[1] + (pair[0] - pair[1]) * 0.5 * (1 + math.cos(math.pi * share))
+        share = self.step % self.cycle / max(1, self.cycle - 1)
+        height = (
+            pair[0] - pair[1]
+            if self.step < self.cycle
+            else self.settings.again * (pair[0] - pair[1])
+        )
+        return pair[1] + height * 0.5 * (1 + math.cos(math.pi * share))
 
 
 OURS = Attack("Fast LapSum (ours)", "Fast LapSum, exact-budget adversarial examples", run)

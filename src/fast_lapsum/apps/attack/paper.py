@@ -4,6 +4,10 @@
     loss = lambda k / HW + softplus_T(log q - c),  c = -2
 
 The paper gives no lambda, T, learning rates or starts; those of ``Settings`` are this package's.
+No lambda serves every picture: the hinge is worth 2 at most, so that a picture whose k / HW has to
+be above 2 / lambda is never fooled, and where much less would do a small lambda leaves k as it is.
+So k has no price while the picture does not fool, and lambda is so many units of log q for the k
+that fooled first.
 """
 
 from __future__ import annotations
@@ -37,7 +41,7 @@ class Settings(NamedTuple):
     """What the paper leaves open, c apart."""
 
     steps: int = 300  # where neither calls, steps nor seconds are limited
-    price: float = 100.0  # lambda: the first k costs a tenth of a unit of log q
+    price: float = 30.0  # lambda k / HW at the first k that fools, in units of log q
     target_log_q: float = -2.0  # c
     sharpness: float = 0.1  # T: softplus_T(v) = T softplus(v / T)
     first_share: float = 1e-3  # k / HW at the start
@@ -142,7 +146,7 @@ def optimise(
     optimiser = torch.optim.Adam(model.groups, eps=1e-20)
     index = torch.tensor([label if target is None else target], device=image.device)
     meter, best, step, kept = Meter(classifier, limits), Best(image), 0, model.extra()
-    last = image
+    last, first_k = image, 0.0
     unlimited = limits.calls is None and limits.steps is None and limits.seconds is None
     while meter.allows(1, step) and not (unlimited and step >= settings.steps):
         decoded = model.decode()
@@ -151,8 +155,11 @@ def optimise(
         log_q = log_order_statistic(logits, index)[0]
         over = log_q - settings.target_log_q if target is None else -1.0 - log_q
         hinge = settings.sharpness * F.softplus(over / settings.sharpness)
-        loss = settings.price * model.log_k.exp() / pixels + hinge
         won = has_won(logits[0].detach(), label, target)
+        k = model.log_k.exp()
+        if won and first_k == 0:
+            first_k = float(k.detach())
+        loss = settings.price * k / first_k + hinge if won else hinge
         if best.offer(last, won):
             kept = model.extra()
         optimiser.zero_grad()
@@ -165,7 +172,7 @@ def optimise(
             now = model.extra()
             probabilities = torch.softmax(logits[0].detach(), -1)
             predicted = int(probabilities.argmax())
-            k, t = now["k"], now.get("t")
+            told_k, told_t = now["k"], now.get("t")
             progress(
                 Progress(
                     step,
@@ -175,8 +182,8 @@ def optimise(
                     won,
                     budget(last, image),
                     best.budget if best.adversarial is not None else None,
-                    k if isinstance(k, float) else None,
-                    t if isinstance(t, float) else None,
+                    told_k if isinstance(told_k, float) else None,
+                    told_t if isinstance(told_t, float) else None,
                 )
             )
         if best.budget == 0:

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
@@ -17,9 +18,10 @@ from fast_lapsum.bench.display import LiveBar
 from fast_lapsum.bench.results import write_json
 
 from . import figures, pictures
-from .classifiers import load_classifier
-from .compare import measured
+from .classifiers import Resize, load_classifier
+from .compare import classified, measured, one_line
 from .measures import pixel_changes
+from .memory import is_memory
 from .pictures import PictureError
 from .profile import profile
 from .protocol import Attack, Classifier, Limits, Result
@@ -41,7 +43,6 @@ class Job(NamedTuple):
     region: Path | None
     least_confidence: float
     seed: int
-    resize: int | None
     out: Path
     profile: bool
 
@@ -53,7 +54,7 @@ class Ending(NamedTuple):
     problem: str = ""
 
 
-def load(model: str, resize: int | None, device: torch.device) -> Classifier:
+def load(model: str, resize: Resize, device: torch.device) -> Classifier:
     """The classifier; apart, so that tests can hand in their own."""
     return load_classifier(model, resize=resize, device=device)
 
@@ -61,20 +62,32 @@ def load(model: str, resize: int | None, device: torch.device) -> Classifier:
 def attack_file(path: Path, job: Job, classifier: Classifier, console: Console) -> Ending:
     """Attack one picture and write its files, or say why not."""
     try:
-        image = pictures.read(path).to(classifier.device)
-        region = None
-        if job.region is not None:
-            region = pictures.read_mask(job.region, *image.shape[1:]).to(classifier.device)
-        before = classifier.predict(image[None])[0]
-        label, target = _goal(path, job, classifier, before)
+        return _attack_file(path, job, classifier, console)
     except PictureError as error:
         return Ending(False, str(error))
+    except Exception as error:  # of any kind, from models and methods: other pictures may do
+        problem = f"{job.method} fails on {path}: {one_line(error)}"
+        out_of_memory = is_memory(error)
+    if out_of_memory:
+        problem = f"{path}: more memory is needed than there is; --resize N may take less"
+        if classifier.device.type == "cuda":
+            torch.cuda.empty_cache()  # not before: the error held on to what had been computed
+    return Ending(False, problem)
+
+
+def _attack_file(path: Path, job: Job, classifier: Classifier, console: Console) -> Ending:
+    image = pictures.read(path).to(classifier.device)
+    region = None
+    if job.region is not None:
+        region = pictures.read_mask(job.region, *image.shape[1:]).to(classifier.device)
+    before = classified(classifier, image, path, "--resize N")
+    label, target = _goal(path, job, classifier, before)
     with _Display(console, path.name, classifier, job.limits) as display:
         result = job.attack.run(
             classifier, image, label, target, job.limits, job.seed, display.step, region
         )
+    measures = measured(classifier, image, label, target, result, region)
     try:
-        measures = measured(classifier, image, label, target, result, region)
         record = _write(path, job, classifier, image, label, target, before, result, measures)
     except OSError as error:
         return Ending(False, f"{path}: {job.out} cannot be written, {error.strerror or error}")
@@ -87,7 +100,7 @@ def attack_file(path: Path, job: Job, classifier: Classifier, console: Console) 
 
 def class_index(text: str, classifier: Classifier, count: int, option: str) -> int:
     """A class by number or by name; a name may be one of several between commas."""
-    if text.isdigit():
+    if text.isdecimal():
         if int(text) < count:
             return int(text)
         raise PictureError(f"{option} {text}: expected 0 to {count - 1}, or a class's name")
@@ -151,7 +164,7 @@ def _write(
         "width": image.shape[2],
         "height": image.shape[1],
         "model": classifier.name,
-        "resize": job.resize,
+        "resize": classifier.resize,
         "method": job.method,
         "paper": job.attack.paper,
         "limits": job.limits._asdict(),
@@ -172,9 +185,17 @@ def _write(
         if measures["success"]:
             _write_pictures(unfinished, path, classifier, image, result, record)
         write_json(unfinished / f"{path.stem}.json", record)
+        if (job.out / f"{path.stem}.json").exists():  # of an earlier run, with its pictures
+            for old in set(_names(path).values()) - set(record["files"].values()):
+                (job.out / old).unlink(missing_ok=True)
         for made in sorted(unfinished.iterdir()):
             made.replace(job.out / made.name)
     return record
+
+
+def _names(path: Path) -> dict[str, str]:
+    """The pictures that come of one."""
+    return {kind: f"{path.stem}-{kind}.png" for kind in ("attacked", "change", "zoom", "figure")}
 
 
 def _write_pictures(
@@ -185,15 +206,13 @@ def _write_pictures(
     result: Result,
     record: dict[str, Any],
 ) -> None:
-    files = {
-        "attacked": f"{path.stem}-attacked.png",
-        "change": f"{path.stem}-change.png",
-        "zoom": f"{path.stem}-zoom.png",
-        "figure": f"{path.stem}-figure.png",
-    }
+    files = _names(path)
     saved = folder / files["attacked"]
     pictures.write(saved, result.adversarial)
-    _verify(saved, classifier, result, record)
+    if not _verified(saved, classifier, result, record):
+        saved.unlink()
+        record["measures"] |= {"success": False, "L_star": None}
+        return
     changes = pixel_changes(result.adversarial, image)
     figures.write_heat(folder / files["change"], changes)
     region = figures.write_zoom(folder / files["zoom"], changes, image, result.adversarial)
@@ -212,22 +231,29 @@ def _write_pictures(
     record["scale"] = {"from": figures.LEAST_CHANGE, "to": 1.0, "kind": "logarithmic"}
 
 
-def _verify(saved: Path, classifier: Classifier, result: Result, record: dict[str, Any]) -> None:
-    """Read the file that was written and ask the model again."""
+def _verified(saved: Path, classifier: Classifier, result: Result, record: dict[str, Any]) -> bool:
+    """Read the file that was written and ask the model again: whether it is what it should be."""
     again = pictures.read(saved).to(classifier.device)
     probabilities = classifier.predict(again[None])[0]
     predicted = int(probabilities.argmax())
+    # In levels: 255ths may differ in their last bit from one device to another.
+    same = np.array_equal(pictures.levels(again), pictures.levels(result.adversarial))
+    target = record["target"]
+    fools = predicted != record["label"] if target is None else predicted == target
     record["verified"] = {
-        "same_pixels": torch.equal(again, result.adversarial),
+        "same_pixels": same,
         "predicted": predicted,
         "confidence": float(probabilities[predicted]),
         "same_prediction": predicted == record["measures"]["predicted"],
     }
+    return same and fools
 
 
 def _summary(path: Path, record: dict[str, Any]) -> str:
     found = record["measures"]
     spent = f"{found['calls']} calls, {found['seconds']:.1f} s"
+    if "verified" in record and not found["success"]:
+        return f"{path.name}: the picture does not fool once it is saved and read back, {spent}"
     if not found["success"]:
         return f"{path.name}: still {record['label_name']} after {spent}"
     support = "" if found["L_star"] is None else f", L* = {found['L_star']:,}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from pathlib import Path
 
@@ -53,6 +54,14 @@ def read_mask(path: Path, height: int, width: int) -> Tensor:
     return mask
 
 
+def digest(path: Path) -> str | None:
+    """SHA-256 of the file, None where it cannot be read."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return None
+
+
 def levels(image: Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
     """Bytes [H, W, 3] of a picture [3, H, W] in [0, 1]."""
     found = (image.detach().clamp(0, 1) * 255).round().to(torch.uint8)
@@ -78,5 +87,7 @@ def _opened(path: Path) -> Image.Image:
         raise PictureError(f"{path}: too large ({error})") from None
     except OSError as error:
         raise PictureError(f"{path}: cannot be read, {error.strerror or error}") from error
+    except MemoryError:
+        raise  # says nothing about the file
     except Exception as error:  # decoders of damaged files raise nearly anything
         raise PictureError(f"{path}: damaged ({error})") from error

@@ -102,6 +102,11 @@ class Classifier:
         found = next(self.model.parameters(), None)
         return torch.device("cpu") if found is None else found.device
 
+    @property
+    def resize(self) -> int | None:
+        """The short side that pictures are resized to for the model, None for native resolution."""
+        return getattr(self._prepare, "resize", None)
+
     def label(self, index: int) -> str:
         """The class's name, or its number where the model has no names."""
         return self.labels[index] if index < len(self.labels) else f"class {index}"
@@ -128,6 +133,13 @@ class Classifier:
         self.gradients += gradient.shape[0]
 
 
+def check_goal(classes: int, label: int, target: int | None) -> None:
+    """Refuse a class that the model does not have: Python would count -1 from the end."""
+    for name, index in (("label", label), ("target", target)):
+        if index is not None and not 0 <= index < classes:
+            raise ValueError(f"{name} must be a class from 0 to {classes - 1}, got {name}={index}")
+
+
 def lead(logits: Tensor, label: int, target: int | None) -> Tensor:
     """By how much logits [C] favour another class over the true one, or the target over all.
 
@@ -135,6 +147,7 @@ def lead(logits: Tensor, label: int, target: int | None) -> Tensor:
     >>> lead(logits, 1, None).item(), lead(logits, 1, 0).item()
     (-0.5, -2.0)
     """
+    check_goal(logits.shape[-1], label, target)
     wanted = label if target is None else target
     others = torch.cat([logits[:wanted], logits[wanted + 1 :]])
     difference = logits[wanted] - others.max()

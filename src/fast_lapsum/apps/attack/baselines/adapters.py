@@ -18,10 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from ..measures import round_to_8_bits
-from ..protocol import Attack, Best, Classifier, Limits, Meter, ProgressHook, Result, has_won
+from ..protocol import Attack, Result
 from . import sigma_zero, sparse_fool
+from .search import Search, searching
 
-_STEPS = 1000
+_STEPS = 1000  # where nothing is limited
 
 # (model, images [1, 3, H, W], labels [1], targeted, steps) -> pictures, or whatever it returns
 Call = Callable[[nn.Module, Tensor, Tensor, bool, int], Any]
@@ -48,34 +49,23 @@ def installed() -> list[Adapter]:
 def attack(adapter: Adapter) -> Attack:
     """The adapter as an attack; its package is imported when it runs."""
 
-    def run(
-        classifier: Classifier,
-        image: Tensor,
-        label: int,
-        target: int | None,
-        limits: Limits,
-        seed: int,
-        progress: ProgressHook | None,
-        mask: Tensor | None,
-    ) -> Result:
-        if mask is not None:
+    def body(search: Search, seed: int) -> Result:
+        if search.mask is not None:
             raise ValueError(f"mask must be None for {adapter.name}: it knows no regions")
-        meter, best = Meter(classifier, limits), Best(image)
-        model = _Watched(classifier, image, (label, target), meter, best, adapter.tries_results)
-        wanted = torch.tensor([label if target is None else target], device=image.device)
-        given = [n for n in (limits.calls, limits.steps) if n is not None]
+        image, targeted = search.image, search.target is not None
+        model = _Watched(search, adapter.tries_results)
+        goal = search.label if search.target is None else search.target
+        wanted = torch.tensor([goal], device=image.device)
         with torch.random.fork_rng(devices=[image.device] if image.is_cuda else []):
             torch.manual_seed(seed)
             with suppress(_OutOfLimits):
-                found = adapter.call(
-                    model, image[None], wanted, target is not None, min(given, default=_STEPS)
-                )
+                found = adapter.call(model, image[None], wanted, targeted, search.planned)
                 if not adapter.tries_results:
                     model.tries_results = True
                     model(found.detach())
-        return best.result(model.last, meter, model.steps, {"package": adapter.distribution})
+        return search.result({"package": adapter.distribution})
 
-    return Attack(adapter.name, adapter.paper, run)
+    return searching(adapter.name, adapter.paper, _STEPS, body)
 
 
 class _OutOfLimits(Exception):  # noqa: N818 - no error, the planned end
@@ -85,37 +75,24 @@ class _OutOfLimits(Exception):  # noqa: N818 - no error, the planned end
 class _Watched(nn.Module):
     """The classifier as a module that rounds, counts, keeps the best picture and stops."""
 
-    def __init__(
-        self,
-        classifier: Classifier,
-        image: Tensor,
-        goal: tuple[int, int | None],
-        meter: Meter,
-        best: Best,
-        tries_results: bool,
-    ) -> None:
+    def __init__(self, search: Search, tries_results: bool) -> None:
         super().__init__()
-        self.model = classifier.model
-        self.last = image
-        self.steps = 0
-        self._classifier = classifier
+        self.model = search.classifier.model
         self.tries_results = tries_results
-        self._goal = goal
-        self._meter = meter
-        self._best = best
+        self._search = search
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits; of the rounded pictures where they may be results."""
-        if not self._meter.allows(len(images), self.steps):
+        search = self._search
+        if not search.allows(len(images)):
             raise _OutOfLimits
-        self.steps += 1
         if not self.tries_results:
-            return self._classifier.logits(images)
+            search.steps += 1
+            return search.classifier.logits(images)
         rounded = round_to_8_bits(images)
-        logits = self._classifier.logits(images + (rounded - images).detach())
+        logits = search.classifier.logits(images + (rounded - images).detach())
         for picture, found in zip(rounded, logits.detach(), strict=True):
-            self._best.offer(picture, has_won(found, *self._goal))
-        self.last = rounded[-1]
+            search.note(picture, found)
         return logits
 
 

@@ -8,13 +8,15 @@ gradient of the cross-entropy divided by its l1 norm,
 and Π_k, the nearest change of at most k pixels within valid colours, keeps the k pixels whose
 clipped change saves the most distance, |δ_i|² - |δ_i - clip(δ_i)|², and clips those.
 
-The method is given k. It is searched here: a bracket, then bisection, each k
-starting where the last one ended. The authors' own η for CIFAR-10, pictures of 1,024 pixels, is
-120000/255, 0.46 per pixel: it drives every chosen pixel to its bounds at once. η is given per pixel
-here. On a photograph of 600 x 400, resized to 256 inside a ResNet-50, 100 calls ended at B = 700,
-54, 64 and 58 with 0.46, 0.05, 0.01 and 0.002; the default is 0.05. The authors start at random
-colours; at megapixels the k largest of millions of random changes are never displaced again, so
-the default starts at the picture.
+The method is given k. It is searched here: a bracket, then bisection, each k starting where the
+last one ended. On a photograph of 600 x 400, resized to 160 inside a ResNet-50, 100 calls ended at
+B = 53 with five steps per k and at 68 with ten (η of 0.01 per pixel, k shrunk by 0.8).
+
+The authors' own η for CIFAR-10, pictures of 1,024 pixels, is 120000/255, 0.46 per pixel: it drives
+every chosen pixel to its bounds at once. η is given per pixel here. Resized to 256, with ten steps
+per k and k halved, 100 calls ended at B = 700, 54, 64 and 58 with 0.46, 0.05, 0.01 and 0.002; the
+default is 0.05. The authors start at random colours; at megapixels the k largest of millions of
+random changes are never displaced again, so the default starts at the picture.
 """
 
 from __future__ import annotations
@@ -41,8 +43,11 @@ class Settings(NamedTuple):
     random_start: bool = False
     #: The first k, as a share of the pixels that may change.
     first_share: float = 0.002
-    #: One k is given up after this share of all calls; twice that in every further round.
-    share_per_k: float = 0.1
+    #: One k is given up after so many steps; twice that in every further round. No share of all
+    #: calls: so a run with more of them goes on where one with fewer ends.
+    steps_per_k: int = 5
+    #: The next k after one that fooled, as a share of it, until one fails.
+    shrink: float = 0.8
 
 
 def project(change: Tensor, image: Tensor, k: int) -> Tensor:
@@ -61,8 +66,8 @@ def attack(settings: Settings | None = None) -> Attack:
 def _run(search: Search, settings: Settings, seed: int) -> Result:
     image = search.image
     most = search.free_pixels()
-    sparsity = SparsitySearch(most, round(settings.first_share * most))
-    patience = max(5, round(settings.share_per_k * search.planned))
+    sparsity = SparsitySearch(most, round(settings.first_share * most), settings.shrink)
+    patience = settings.steps_per_k
     step = settings.step_per_pixel * most
     change = torch.zeros_like(image)
     if settings.random_start:
@@ -97,6 +102,6 @@ def _fool_with(
         )
         if trial.won:
             return change, changed_pixels(round_to_8_bits(image + change), image)
-        length = trial.gradient.abs().sum().clamp_(min=1e-10)
+        length = trial.gradient.abs().sum().clamp_(min=1e-30)  # sure pictures come near it
         change = project(change + step / length * trial.gradient, image, k)
     return change, None

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..measures import budget, round_to_8_bits
@@ -42,8 +43,9 @@ class Trial(NamedTuple):
 class Search:
     """One attack on one picture.
 
-    ``mask`` [H, W] says which pixels may change; gradients are zero elsewhere. Where nothing is
-    limited, ``default_calls`` are.
+    The picture is rounded to 8 bits first, so that B counts no change that nobody made. ``mask``
+    [H, W] says which pixels may change; gradients are zero elsewhere. Where nothing is limited,
+    ``default_calls`` are.
     """
 
     def __init__(
@@ -59,6 +61,8 @@ class Search:
     ) -> None:
         if limits == Limits():
             limits = Limits(calls=default_calls)
+        image = round_to_8_bits(image)
+        self.classifier = classifier
         self.image = image
         self.label = label
         self.target = target
@@ -66,7 +70,6 @@ class Search:
         self.meter = Meter(classifier, limits)
         self.best = Best(image)
         self.steps = 0
-        self._classifier = classifier
         self._limits = limits
         self._default_calls = default_calls
         self._progress = progress
@@ -90,9 +93,9 @@ class Search:
     def try_change(self, change: Tensor, loss: Loss, k: float | None = None) -> Trial:
         """One call at image + ``change``, and one gradient of ``loss`` of the logits [C]."""
         picture = round_to_8_bits(self.image + change).requires_grad_()
-        logits = self._classifier.logits(picture[None])[0]
+        logits = self.classifier.logits(picture[None])[0]
         (gradient,) = torch.autograd.grad(loss(logits), picture)
-        won = self._note(picture.detach(), logits.detach(), k)
+        won = self.note(picture.detach(), logits.detach(), k)
         return Trial(logits.detach(), won, self.inside(gradient))
 
     def gradients(self, picture: Tensor, differences: Loss) -> Trial:
@@ -101,22 +104,22 @@ class Search:
         Not rounded and not kept: for steps towards a boundary that are no results by themselves.
         """
         picture = picture.detach().requires_grad_()
-        logits = self._classifier.logits(picture[None])[0]
+        logits = self.classifier.logits(picture[None])[0]
         values = differences(logits)
         found = [
             torch.autograd.grad(value, picture, retain_graph=index + 1 < len(values))[0]
             for index, value in enumerate(values)
         ]
         self.steps += 1
-        won = bool(lead(logits, self.label, self.target) > 0)
+        won = has_won(logits.detach(), self.label, self.target)
         return Trial(logits.detach(), won, self.inside(torch.stack(found)))
 
     def try_only(self, picture: Tensor) -> Trial:
         """One call at ``picture``, without a gradient."""
         rounded = round_to_8_bits(picture)
         with torch.no_grad():
-            logits = self._classifier.logits(rounded[None])[0]
-        return Trial(logits, self._note(rounded, logits, None), torch.empty(0))
+            logits = self.classifier.logits(rounded[None])[0]
+        return Trial(logits, self.note(rounded, logits), torch.empty(0))
 
     def inside(self, values: Tensor) -> Tensor:
         """``values`` [..., H, W], zero where nothing may change."""
@@ -126,7 +129,8 @@ class Search:
         """The best picture, or the last one that was tried."""
         return self.best.result(self._last, self.meter, self.steps, extra)
 
-    def _note(self, rounded: Tensor, logits: Tensor, k: float | None) -> bool:
+    def note(self, rounded: Tensor, logits: Tensor, k: float | None = None) -> bool:
+        """Count a step, keep the picture if it is the best, and tell whether it won."""
         won = has_won(logits, self.label, self.target)
         self.best.offer(rounded, won)
         self._last = rounded
@@ -179,19 +183,25 @@ def margin(logits: Tensor, label: int, target: int | None) -> Tensor:
 
 def cross_entropy(logits: Tensor, label: int, target: int | None) -> Tensor:
     """To be raised: -log p_y of the true class, or log p_y' of the target."""
-    log_probabilities = torch.log_softmax(logits, -1)
-    return -log_probabilities[label] if target is None else log_probabilities[target]
+    wanted = label if target is None else target
+    # Not by log_softmax: where p_y rounds to 1, its gradient has lost the true class.
+    logits = logits.double()
+    others = torch.cat([logits[:wanted], logits[wanted + 1 :]])
+    loss = F.softplus(torch.logsumexp(others, -1) - logits[wanted])
+    return loss if target is None else -loss
 
 
 class SparsitySearch:
     """The smallest number of pixels k that fools: a bracket, then bisection, for methods given k.
 
-    Up by a factor of 4 until it fools, down by 2 until it fails, then the geometric mean.
+    Up by a factor of 4 until it fools, down by a factor of ``shrink`` until it fails, then the
+    geometric mean.
     """
 
-    def __init__(self, most: int, first: int) -> None:
+    def __init__(self, most: int, first: int, shrink: float) -> None:
         self.k = max(1, min(first, most))
         self._most = most
+        self._shrink = shrink
         self._failed = 0
         self._fooled: int | None = None
 
@@ -221,6 +231,6 @@ class SparsitySearch:
         if self._fooled is None:
             self.k = min(self._most, 4 * self.k)
         elif self._failed == 0:
-            self.k = max(1, self._fooled // 2)
+            self.k = max(1, int(self._shrink * self._fooled))
         else:
             self.k = max(self._failed + 1, round((self._failed * self._fooled) ** 0.5))

@@ -24,7 +24,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..protocol import Attack, Result
+from ..protocol import LEAD, Attack, Result
 from .search import Search, searching
 
 PAPER = "Modas, Moosavi-Dezfooli and Frossard 2019, arXiv 1811.02248"
@@ -102,7 +102,8 @@ def deepfool(search: Search, picture: Tensor, settings: Settings) -> Plane | Non
         if trial.won:
             # The class that won is the most likely of the rivals, and the first.
             return Plane(trial.gradient[0] / lengths[0], picture + settings.lambda_ * total)
-        distances = (trial.logits[classes] - trial.logits[search.label]).abs() / lengths
+        missing = LEAD - (trial.logits[classes] - trial.logits[search.label])
+        distances = missing.abs() / lengths
         nearest = int(distances.argmin())
         move = distances[nearest].clamp(min=_LEAST_MOVE)
         total = total + move / lengths[nearest] * trial.gradient[nearest]
