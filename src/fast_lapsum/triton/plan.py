@@ -275,9 +275,11 @@ def after_statistics(
 
     # Not certain: where is the root, give or take what?
     per_score = half_window / tl.maximum(near_by, 1.0)
-    # Sides that differ say that the density does, and that ranks do not tell distances well.
+    # Sides that differ by more than chance say that the density does, and that ranks do not tell
+    # distances well.
     more = tl.maximum(tl.maximum(close_above, close_below).to(COMPUTE), 1.0)
-    uneven = tl.abs(close_above - close_below).to(COMPUTE) / more
+    apart = tl.abs(close_above - close_below).to(COMPUTE)
+    uneven = tl.maximum(apart - 4 * tl.sqrt(more), 0.0) / more
     ranks = 1.75 * tl.sqrt(near_by) + (0.005 + uneven) * tl.abs(excess) + 4
     ranks += 0.3 * uneven * capacity
     take_step = is_small & (tl.abs(relative) <= 0.1)

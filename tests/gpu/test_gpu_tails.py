@@ -1,0 +1,69 @@
+"""Long rows with few scores on one side of the root: right, and settled by the rounds.
+
+What the rounds leave open one program solves alone, which takes milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fast_lapsum.triton import launch
+from fast_lapsum.triton.plan import DONE, GATHERED, STATE_FIELDS
+
+SHARES = (3e-5, 3e-4, 1e-3, 3.5e-3, 1e-2, 0.999)
+TEMPERATURES = (1.0, 0.1, 0.018, 0.002)
+
+
+def _rows(n: int) -> Iterator[Tensor]:
+    generator = torch.Generator("cuda").manual_seed(1)
+    normal = torch.randn(n, device="cuda", generator=generator)
+    uniform = torch.rand(n, device="cuda", generator=generator)
+    yield normal
+    yield uniform
+    yield torch.sign(normal) * -torch.log(uniform.clamp(min=1e-7))  # Laplace
+    yield (normal - 1.5).clamp(min=0)  # mostly ties
+    yield -normal
+
+
+@pytest.mark.parametrize("n", [1_000_000, 3_145_728])
+def test_tails_are_settled_in_the_rounds(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    states: list[Tensor] = []
+    relaunched = launch.relaunch.launch
+
+    def watched(key: Any, function: Any, *rest: Any, **options: Any) -> Any:
+        made = relaunched(key, function, *rest, **options)
+        if function is launch.round_forward:
+            arguments = rest[2]
+            states.append(arguments[function.arg_names.index("state")])
+        return made
+
+    monkeypatch.setattr(launch.relaunch, "launch", watched)
+    tried = left_open = 0
+    for scores in _rows(n):
+        for share in SHARES:
+            for t in TEMPERATURES:
+                k = share * n
+                # Parameters that are given are launched the long way, where they can be watched.
+                p, _ = launch.forward(
+                    scores,
+                    None,
+                    k,
+                    None,
+                    t,
+                    None,
+                    None,
+                    True,
+                    False,
+                    torch.float32,
+                    launch.streaming(n),
+                )
+                assert abs(p.sum(dtype=torch.float64).item() - k) <= 1e-6 * k
+                state = states[-1][: STATE_FIELDS.value]
+                tried += 1
+                left_open += float(state[0]) not in (DONE.value, GATHERED.value)
+    assert left_open <= 0.05 * tried
