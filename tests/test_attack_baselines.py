@@ -130,6 +130,19 @@ def test_starts_from_the_picture_in_whole_255ths(name: str) -> None:
     assert told[-1].best_budget == budget(found.adversarial, images[0])
 
 
+@pytest.mark.parametrize("name", methods.DEFAULT)
+@pytest.mark.parametrize(
+    ("label", "target", "message"),
+    [(4, None, "label=4"), (-1, None, "label=-1"), (0, 4, "target=4"), (0, -1, "target=-1")],
+)
+def test_classes_that_the_model_does_not_have_are_named(
+    name: str, label: int, target: int | None, message: str
+) -> None:
+    images, _ = confident_pictures(1)
+    with pytest.raises(ValueError, match=f"must be a class from 0 to 3, got {message}"):
+        attacked(name, images[0], label, target=target)
+
+
 @pytest.mark.parametrize("name", ["sparse-pgd", "pgd-l0"])
 def test_more_calls_are_no_worse_on_the_median(name: str) -> None:
     images, labels = confident_pictures(12)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,10 +18,13 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from attack_models import SHAPES, SmallNet, confident_pictures, trained_classifier, trained_net
-from fast_lapsum.apps.attack import classifiers, commands, figures, picture_run, pictures
+from fast_lapsum import soft_topk
+from fast_lapsum.apps.attack import classifiers, commands, figures, picture_run, pictures, profile
 from fast_lapsum.apps.attack.baselines import sigma_zero
 from fast_lapsum.apps.attack.classifiers import Resize
 from fast_lapsum.apps.attack.protocol import Classifier, Progress
+from fast_lapsum.apps.attack.protocol import Result as AttackResult
+from fast_lapsum.bench import options
 
 app = typer.Typer()
 commands.register(app)
@@ -106,7 +111,62 @@ def test_ours_with_its_hard_support_and_profile(tmp_path: Path, photo: Path) -> 
     assert record["measures"]["L_star"] > 0
     assert record["measures"]["L_star_calls"] > 0
     assert record["measures"]["calls"] <= 60
-    assert "profile: a step takes" in said(result)
+    assert re.search(r"profile: a step takes \d+\.\d\d ms, the operator \d+\.\d\d ms", said(result))
+
+
+def test_profile_says_where_there_is_nothing_to_time(tmp_path: Path, photo: Path) -> None:
+    without = run(photo, "--out", tmp_path / "out", "--method", "pgd-l0", "--profile")
+    assert "profile: pgd-l0 has no operator" in said(without)
+    short = run(photo, "--out", tmp_path / "out", "--calls", 1, "--profile")
+    assert "profile: one step is too few to be timed" in said(short)
+
+
+def test_steps_are_timed_without_their_start_and_their_display(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seconds = [0.0]
+    monkeypatch.setattr(profile, "time", SimpleNamespace(perf_counter=lambda: seconds[0]))
+    told: list[Progress] = []
+
+    def slow_display(said: Progress) -> None:
+        told.append(said)
+        seconds[0] += 1000
+
+    clock = profile.StepClock(slow_display)
+    reports = [Progress(step, step, 0, 0.9, False, 1.0, None) for step in range(1, 5)]
+    for report, passed in zip(reports, (100.0, 1.0, 2.0, 9.0), strict=True):
+        seconds[0] += passed
+        clock(report)
+    assert clock.seconds == [1, 2, 9]
+    assert told == reports
+
+
+@pytest.mark.parametrize("region", [False, True])
+def test_the_operator_is_timed_as_a_step_calls_it(
+    monkeypatch: pytest.MonkeyPatch, region: bool
+) -> None:
+    """Tensors for k and t with their gradients, the region, and no time of the first calls."""
+    mask = torch.zeros(4, 5, dtype=torch.bool)
+    mask[1:] = True
+    seconds = [0.0]
+    called: list[tuple[Any, ...]] = []
+
+    def timed(scores: Tensor, k: Tensor, t: Tensor, mask: Tensor | None) -> Tensor:
+        called.append((scores, k, t, mask))
+        seconds[0] += 100.0 if len(called) <= profile._WARM_UP else 0.5
+        return soft_topk(scores, k, t, mask=mask)
+
+    monkeypatch.setattr(profile, "time", SimpleNamespace(perf_counter=lambda: seconds[0]))
+    monkeypatch.setattr(profile, "soft_topk", timed)
+    extra: dict[str, object] = {"scores": torch.randn(4, 5), "k": 3.0, "t": 0.1}
+    result = AttackResult(torch.zeros(3, 4, 5), True, 9, 1e6, 9, extra)
+    found = profile.profile(result, [1.0, 4.0, 900.0], mask if region else None)
+    assert found == profile.Profile(4.0, 0.5)
+    assert len(called) == profile._WARM_UP + profile._REPEATS
+    scores, k, t, allowed = called[0]
+    assert (k.item(), t.item()) == (3.0, pytest.approx(0.1))
+    assert all(one.requires_grad for one in (scores, k, t))
+    assert torch.equal(allowed, mask.flatten()) if region else allowed is None
 
 
 def test_two_runs_write_the_same_pictures(tmp_path: Path, photo: Path) -> None:
@@ -393,6 +453,28 @@ def test_bench_from_the_command_line(tmp_path: Path, photo: Path) -> None:
     again = CliRunner().invoke(app, [*map(str, words), "--device", "cpu", "--seed", "1"])
     assert again.exit_code == 2
     assert "seed was 0, is 1" in said(again)
+
+
+def test_bench_goes_on_with_the_memory_it_began_with(
+    tmp_path: Path, photo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words: list[Any] = ["attack-bench", photo.parent, "--model", "small", "--out", tmp_path / "out"]
+    words += ["--methods", "sigma-zero", "--calls", "4", "--settings", "native", "--device", "cpu"]
+
+    def bench(free: float, *more: str) -> tuple[Result, Any]:
+        monkeypatch.setattr(options, "half_of_memory", lambda device: free)
+        result = CliRunner().invoke(app, [*map(str, words), *more])
+        record = json.loads((tmp_path / "out" / "results.json").read_text())
+        return result, record["settings"]["gibibytes"]
+
+    assert bench(3.0)[1] == 3
+    result, kept = bench(2.5)
+    assert (result.exit_code, kept) == (0, 3), said(result)
+    result, kept = bench(2.5, "--gibibytes", "2")
+    assert (result.exit_code, kept) == (2, 3)
+    assert "gibibytes was 3.0, is 2.0" in said(result)
+    result, kept = bench(2.5, "--fresh")
+    assert (result.exit_code, kept) == (0, 2.5)
 
 
 def test_bench_goes_on_where_the_model_fails(tmp_path: Path, small_and_photo: Path) -> None:

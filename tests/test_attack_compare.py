@@ -87,6 +87,7 @@ def test_paired_table_by_hand() -> None:
     assert "ours" not in found
     sigma = found["sigma-zero"]
     assert sigma["both_fool"] == 2
+    assert (sigma["median_B"], sigma["ours_median_B"]) == (15, 15)
     assert sigma["median_ratio"] == pytest.approx((2 + 0.5) / 2)
     assert sigma["geometric_mean_ratio"] == pytest.approx(1)
     assert sigma["ours_wins_percent"] == 50
@@ -95,6 +96,8 @@ def test_paired_table_by_hand() -> None:
     assert dense["geometric_mean_ratio"] == pytest.approx((4 * 20 * 2.5) ** (1 / 3))
     assert found["sparse-fool"]["both_fool"] == 0
     assert found["sparse-fool"]["median_ratio"] is None
+    assert found["sparse-fool"]["ours_median_B"] is None
+    assert (dense["median_B"], dense["ours_median_B"]) == (400, 20)
 
 
 def test_budget_table_and_curve_by_hand() -> None:
@@ -121,6 +124,25 @@ def test_verdict_counts_pictures_that_a_rival_fools() -> None:
     assert found["contested_by_all"] == 3
     assert found["won_percent_of_all"] == pytest.approx(200 / 3)
     assert found["won_percent_against"] == {"dense": 100, "sigma-zero": 50, "sparse-fool": None}
+
+
+def test_verdict_has_medians_over_the_pictures_that_both_fool() -> None:
+    found = tables.verdict(ROWS, "native", 100)
+    assert found["medians_where_both_fool"] == {
+        "dense": (20, 400),
+        "sigma-zero": (15, 15),
+        "sparse-fool": None,
+    }
+    assert not found["ours_lower_where_both_fool"]
+    # Ours has the higher median only because it fools a picture that the rival does not.
+    rows = [row("a", "ours", 10.0), row("b", "ours", 200.0), row("a", "sigma-zero", 20.0)]
+    found = tables.verdict([*rows, row("b", "sigma-zero", None)], "native", 100)
+    assert not found["ours_lowest_median"]
+    assert found["ours_lower_where_both_fool"]
+    assert not tables.verdict([row("a", "dense", 5.0)], "native", 100)["ours_lower_where_both_fool"]
+    text = tables_text.markdown(tables.all_tables(ROWS))
+    assert "lower than every rival: no (20 against 400 of dense, 15 against 15 of sigma-z" in text
+    assert "| sigma-zero | 2 | 15 | 15 | 1.25 | 1 | 50 |" in text
 
 
 def test_verdict_against_all_counts_the_control() -> None:

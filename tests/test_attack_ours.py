@@ -210,6 +210,19 @@ def test_hard_support_is_the_smallest_that_fools(
         hard_support_of(trained_classifier(), image, results[0]._replace(extra={}), label)
 
 
+def test_hard_support_takes_the_most_changed_of_tied_pixels_first(
+    sure: tuple[Tensor, list[int]], results: list[Result]
+) -> None:
+    image, label, colours = sure[0][0], sure[1][0], results[0].extra["colours"]
+    assert isinstance(colours, Tensor)
+    tied = hard_support(trained_classifier(), image, torch.ones(32, 32), colours, label)
+    changes = (round_to_8_bits(colours) - image).abs().mean(0)
+    by_change = hard_support(trained_classifier(), image, changes, colours, label)
+    assert tied.pixels is not None
+    assert tied.pixels == by_change.pixels
+    assert tied.budget == by_change.budget
+
+
 def test_saved_and_reloaded_picture_is_the_rounded_one() -> None:
     image = torch.rand(3, 5, 4, generator=torch.Generator().manual_seed(0))
     assert torch.equal(through_png(image), round_to_8_bits(image))
@@ -237,6 +250,8 @@ def test_wrong_shapes_are_named() -> None:
         ours.attack_batch(
             trained_classifier(), torch.zeros(2, 3, 8, 8), [0, 0], masks=torch.ones(8, 8)
         )
+    with pytest.raises(ValueError, match="label must be a class from 0 to 3, got label=9"):
+        ours.attack_batch(trained_classifier(), torch.zeros(2, 3, 32, 32), [0, 9])
     nothing = torch.zeros(8, 8, dtype=torch.bool)
     with pytest.raises(ValueError, match="masks must leave some pixel"):
         ours.attack_batch(trained_classifier(), torch.zeros(2, 3, 8, 8), [0, 0], masks=nothing)

@@ -237,7 +237,8 @@ def attack_bench(
     gibibytes: Annotated[
         float | None,
         typer.Option(
-            help="Memory limit for one method on one picture; half of what there is by default.",
+            help="Memory limit for one method on one picture; by default what a run that goes on"
+            " began with, else half of what there is.",
             parser=options.positive,
             metavar="NUMBER",
         ),
@@ -271,7 +272,6 @@ def attack_bench(
             registry.method(name)
     except registry.MethodError as error:
         raise typer.BadParameter(str(error), param_hint="--methods") from None
-    memory = options.half_of_memory(where) if gibibytes is None else gibibytes
     sizes = _several(settings, _resize, "--settings")
     numbers = tuple(sorted(_several(calls, options.whole(at_least=1), "--calls")))
     with _clean_end():
@@ -281,7 +281,7 @@ def attack_bench(
             _resolved(sizes, model, where),
             numbers,
             seconds,
-            memory,
+            _memory(out / "results.json", where, fresh) if gibibytes is None else gibibytes,
             seed,
             least_confidence,
             each_once,
@@ -303,6 +303,20 @@ def _resolved(
         picture_run.load(model, size, device).resize if size == "config" else size for size in sizes
     ]
     return tuple(dict.fromkeys(found))
+
+
+def _memory(path: Path, device: torch.device, fresh: bool) -> float:
+    """The limit that the rows of ``path`` were made with, or half of the memory.
+
+    What is free varies: by its half alone a run could not go on where it was stopped.
+    """
+    from .comparison_file import read
+
+    if not fresh and path.exists():
+        found = read(path)["settings"].get("gibibytes")
+        if isinstance(found, float):
+            return found
+    return options.half_of_memory(device)
 
 
 def _check_packages() -> None:

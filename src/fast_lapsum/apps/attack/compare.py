@@ -442,7 +442,8 @@ def measured(
     """All measures of a result, ready for JSON; taken from the picture saved and read back.
 
     L*, the fewest pixels at their colours that still fool, takes pixels in the order of the
-    method's scores, or of their change where it has none. Its calls are counted apart.
+    method's scores, then of their change, or of that alone where it has none. Its calls are
+    counted apart.
     """
     found = measure(classifier, result.adversarial, image, label, target)
     values: dict[str, Any] = {

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .measures import budget, round_to_8_bits
+from .measures import budget, pixel_changes, round_to_8_bits
 from .protocol import Classifier, Result, has_won
 
 
@@ -37,7 +37,7 @@ def hard_support(
     Args:
         classifier: what is to be fooled.
         image: [3, H, W] in [0, 1].
-        scores: r [H, W]; the earliest of tied pixels comes first.
+        scores: r [H, W]; of tied pixels the most changed comes first, then the earliest.
         colours: sigma(z) [3, H, W].
         label: the true class.
         target: the class to be reached, or None for any other.
@@ -48,8 +48,9 @@ def hard_support(
     if mask is not None:
         ranked = ranked.masked_fill(~mask.flatten(), -torch.inf)
     count = scores.numel() if mask is None else int(mask.sum())
-    order = ranked.argsort(descending=True, stable=True)[:count]
     replaced = round_to_8_bits(colours)
+    order = pixel_changes(replaced, image).flatten().argsort(descending=True, stable=True)
+    order = order[ranked[order].argsort(descending=True, stable=True)][:count]
     start = classifier.calls
 
     def attempt(pixels: int) -> Tensor | None:

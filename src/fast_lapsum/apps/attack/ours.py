@@ -3,8 +3,8 @@
     x' = (1 - p) I + p sigma(z),  p = soft_topk(r, k, t)
     loss = lambda k / HW + mu B + softplus_T(log q - c)
 
-r, z, k and t are learned, but not by Adam: a step takes the slope of log q where the rounded
-picture is, and moves each of the four in the way that suits it.
+z, k and t are learned from slopes and r is summed up from gains, but not by Adam: a step takes the
+slope of log q where the rounded picture is, and moves each of the four in the way that suits it.
 
 1. One call: decode, round to 8 bits, classify, and the gradient of log q straight through the
    rounding. A rounded picture that fools is a result: no call is spent on checks.
@@ -13,8 +13,9 @@ picture is, and moves each of the four in the way that suits it.
    otherwise, by Newton's step between a least and a most that shrink. It takes lambda's place in
    keeping the softplus active, so that nothing has to be set per picture.
 3. Scores r: a leaky sum of how much each pixel would gain by its next colours, in units of the
-   price. The operator takes the k best of them: it alone says which pixels change, and pixels that
-   only noise brought forward for one step stay out.
+   price; no gradient goes through the operator to them. Which pixels change is decided twice: the
+   proximal step leaves most without another colour, and of those that have one the operator's p
+   says which are shown, and how much. Pixels that only noise brought forward for one step stay out.
 4. Budget k and temperature t: steps of log k and log t against their slopes of the loss, which the
    operator's backward pass gives. A pixel's price lambda / HW is that of half a level of one
    colour: less would not survive the rounding. Until the picture fools k grows.
@@ -46,9 +47,10 @@ from .protocol import (
     Progress,
     ProgressHook,
     Result,
+    check_goal,
     lead,
 )
-from .proximal import Change, no_change, proximal_step, strength
+from .proximal import no_change, proximal_step, strength
 
 
 class Settings(NamedTuple):
@@ -68,8 +70,6 @@ class Settings(NamedTuple):
     memory: float = 0.5  # of the scores
     levels_per_pixel: float = 0.5  # lambda: what a pixel costs, in levels of one colour
     strongest: int = 300  # entries of the gradient that set its scale
-    cycle: int = 100  # steps, about, after which the steps are large again
-    again: float = 0.5  # how large, of what they were at first
     patience: int | None = None  # stop after so many steps without a lower B
 
 
@@ -137,6 +137,8 @@ def attack_batch(
             break
         tried = torch.stack([pictures[index].tried() for index in active]).requires_grad_()
         logits = classifier.logits(tried)
+        for index in active:
+            check_goal(logits.shape[-1], labels[index], wanted[index])
         log_q = torch.stack(
             [pictures[index].log_q(row) for index, row in zip(active, logits, strict=True)]
         )
@@ -183,6 +185,7 @@ class _Picture:
         self.label, self.target = label, target
         self.mask = mask
         self.settings = settings
+        self.total = steps
         self.step = 0
         self.done = False
         self.best = Best(self.image)
@@ -197,11 +200,7 @@ class _Picture:
         self.colours = no_change(self.image)  # sigma(z) - I
         self.change = self.colours.values  # what of it was tried
         self.scores: Tensor | None = None
-        #: Of the best picture.
-        self.start: tuple[Change, Tensor | None, float] = (self.colours, None, self.k)
         self.kept: dict[str, object] = {}
-        cycles = max(1, round(steps / settings.cycle))
-        self.cycle = -(-steps // cycles)
 
     @property
     def t(self) -> float:
@@ -258,14 +257,12 @@ class _Picture:
         if self.best.offer(tried, won, spent):
             self.improved_at = self.step
             self.kept = self._parameters()
-            self.start = (self.colours, self.scores, self.k)
-        self.last = tried
+        # A copy: what is given is a view, and would keep the whole stack.
+        self.last = self.image if self.best.adversarial is not None else tried.clone()
         tried_k, tried_t = self.k, self.t
         if size > 0:  # else the classifier is flat: nothing to learn from this step
             self._move(gradient, won, spent, loss, size, elasticity, slope_k, slope_t)
         self.step += 1
-        if self.step % self.cycle == 0 and self.best.adversarial is not None:
-            self._start_again()
         succeeded = self.best.adversarial is not None
         waited = settings.patience is not None and self.step - self.improved_at > settings.patience
         self.done = self.best.budget == 0 or (waited and succeeded)
@@ -343,7 +340,8 @@ class _Picture:
 
     def _move_budgets(self, slope_k: float, slope_t: float, is_held_back: bool) -> None:
         settings = self.settings
-        rate = self._scheduled(settings.k_step) * math.sqrt(100 / max(100, self.cycle))
+        # As far over all steps, however many: k must not be there before the colours are.
+        rate = self._scheduled(settings.k_step) * 100 / max(100, self.total)
         per_pixel = settings.levels_per_pixel / 255 * self.price
         grows = self.best.adversarial is None or slope_k + per_pixel < 0
         if self.best.adversarial is None and is_held_back:
@@ -353,13 +351,6 @@ class _Picture:
         # By no more than a factor of three away from the schedule.
         rate = math.copysign(self._scheduled(settings.temperature_step), -slope_t)
         self.sharpening = min(max(self.sharpening + rate, -1.1), 1.1)
-
-    def _start_again(self) -> None:
-        """From the best picture so far, with larger steps."""
-        self.colours, self.scores, self.k = self.start
-        self.goal = self.best.budget
-        self.sharpening = 0.0
-        self.momentum.zero_()
 
     def _budget_rate(self, loss: float, elasticity: float, won: bool) -> float:
         """Step of log B: Newton's towards the boundary, at least the schedule's, with its sign."""
@@ -374,13 +365,8 @@ class _Picture:
         return -size if won else size
 
     def _scheduled(self, pair: tuple[float, float]) -> float:
-        share = self.step % self.cycle / max(1, self.cycle - 1)
-        height = (
-            pair[0] - pair[1]
-            if self.step < self.cycle
-            else self.settings.again * (pair[0] - pair[1])
-        )
-        return pair[1] + height * 0.5 * (1 + math.cos(math.pi * share))
+        share = min(1.0, self.step / max(1, self.total - 1))
+        return pair[1] + (pair[0] - pair[1]) * 0.5 * (1 + math.cos(math.pi * share))
 
 
 OURS = Attack("Fast LapSum (ours)", "Fast LapSum, exact-budget adversarial examples", run)

@@ -33,6 +33,7 @@ from .protocol import (
     Progress,
     ProgressHook,
     Result,
+    check_goal,
     has_won,
 )
 
@@ -152,6 +153,7 @@ def optimise(
         decoded = model.decode()
         last = round_to_8_bits(decoded)
         logits = classifier.logits((last + decoded - decoded.detach())[None])
+        check_goal(logits.shape[-1], label, target)
         log_q = log_order_statistic(logits, index)[0]
         over = log_q - settings.target_log_q if target is None else -1.0 - log_q
         hinge = settings.sharpness * F.softplus(over / settings.sharpness)

@@ -23,7 +23,7 @@ from .compare import classified, measured, one_line
 from .measures import pixel_changes
 from .memory import is_memory
 from .pictures import PictureError
-from .profile import profile
+from .profile import StepClock, has_operator, profile
 from .protocol import Attack, Classifier, Limits, Result
 from .protocol import Progress as Step
 
@@ -83,8 +83,9 @@ def _attack_file(path: Path, job: Job, classifier: Classifier, console: Console)
     before = classified(classifier, image, path, "--resize N")
     label, target = _goal(path, job, classifier, before)
     with _Display(console, path.name, classifier, job.limits) as display:
+        clock = StepClock(display.step)
         result = job.attack.run(
-            classifier, image, label, target, job.limits, job.seed, display.step, region
+            classifier, image, label, target, job.limits, job.seed, clock, region
         )
     measures = measured(classifier, image, label, target, result, region)
     try:
@@ -93,9 +94,18 @@ def _attack_file(path: Path, job: Job, classifier: Classifier, console: Console)
         return Ending(False, f"{path}: {job.out} cannot be written, {error.strerror or error}")
     _say(console, _summary(path, record))
     if job.profile:
-        times = profile(result)
-        _say(console, times.sentence() if times else f"profile: {job.method} has no operator")
+        _say(console, _profile_sentence(job.method, result, clock.seconds, region))
     return Ending(bool(record["measures"]["success"]))
+
+
+def _profile_sentence(
+    method: str, result: Result, steps: list[float], region: Tensor | None
+) -> str:
+    if not has_operator(result):
+        return f"profile: {method} has no operator"
+    if not steps:
+        return "profile: one step is too few to be timed"
+    return profile(result, steps, region).sentence()
 
 
 def class_index(text: str, classifier: Classifier, count: int, option: str) -> int:

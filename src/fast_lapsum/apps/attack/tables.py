@@ -115,6 +115,8 @@ def paired_table(rows: list[Row], setting: str, calls: int) -> list[dict[str, An
                 "method": method,
                 "settings": _settings(found),
                 "both_fool": len(ratios),
+                "median_B": _median(theirs for theirs, _ in pairs),
+                "ours_median_B": _median(our for _, our in pairs),
                 "median_ratio": _median(ratios),
                 "geometric_mean_ratio": (
                     math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else None
@@ -168,7 +170,8 @@ def verdict(rows: list[Row], setting: str, calls: int) -> dict[str, Any]:
 
     The paper's recipe and the dense control are no rivals, so everything is said twice: against
     rivals, and against all other methods. A picture is jointly fooled if ours and any of the others
-    fool it, and won where ours is lower than every other that fools it.
+    fool it, and won where ours is lower than every other that fools it. Methods fool different
+    pictures, so medians are also taken two by two, over those that ours and the other both fool.
     """
     by_method = _by_method(rows, setting, calls)
     spent = {
@@ -181,6 +184,7 @@ def verdict(rows: list[Row], setting: str, calls: int) -> dict[str, Any]:
     best_rival, best_other = _lowest_median(rivals), _lowest_median(spent)
     contested, won = _won(ours, rivals)
     contested_by_all, won_of_all = _won(ours, spent)
+    both = {name: _medians_where_both(ours, found) for name, found in spent.items()}
     dense = spent.get("dense", {})
     return {
         "ours_fools_all": len(ours) == len(by_method.get(OURS, [])) > 0,
@@ -188,6 +192,9 @@ def verdict(rows: list[Row], setting: str, calls: int) -> dict[str, Any]:
         "ours_median_B": middle,
         "best_rival_median_B": best_rival,
         "ours_lowest_median": _is_lower(middle, best_rival),
+        "ours_lower_where_both_fool": bool(ours)
+        and all(pair is None or pair[0] < pair[1] for pair in map(both.get, rivals)),
+        "medians_where_both_fool": both,
         "contested": contested,
         "won_percent": won,
         "best_other_median_B": best_other,
@@ -209,6 +216,16 @@ def _won(ours: dict[str, float], others: dict[str, dict[str, float]]) -> tuple[i
         for picture in joint
     )
     return len(joint), 100 * won / len(joint) if joint else None
+
+
+def _medians_where_both(
+    ours: dict[str, float], other: dict[str, float]
+) -> tuple[float, float] | None:
+    """Of ours and of the other, over the pictures that both fool."""
+    shared = sorted(ours.keys() & other.keys())
+    if not shared:
+        return None
+    return median(ours[name] for name in shared), median(other[name] for name in shared)
 
 
 def _lowest_median(spent: dict[str, dict[str, float]]) -> float | None:

@@ -88,9 +88,9 @@ class _Watched(nn.Module):
             raise _OutOfLimits
         if not self.tries_results:
             search.steps += 1
-            return search.classifier.logits(images)
+            return search.logits(images)
         rounded = round_to_8_bits(images)
-        logits = search.classifier.logits(images + (rounded - images).detach())
+        logits = search.logits(images + (rounded - images).detach())
         for picture, found in zip(rounded, logits.detach(), strict=True):
             search.note(picture, found)
         return logits

@@ -25,6 +25,7 @@ from ..protocol import (
     Progress,
     ProgressHook,
     Result,
+    check_goal,
     has_won,
     lead,
 )
@@ -90,10 +91,16 @@ class Search:
         height, width = self.image.shape[1:]
         return height * width if self.mask is None else int(self.mask.sum())
 
+    def logits(self, images: Tensor) -> Tensor:
+        """Logits [N, C], one call per picture; a goal that is none of the C classes is refused."""
+        logits = self.classifier.logits(images)
+        check_goal(logits.shape[-1], self.label, self.target)
+        return logits
+
     def try_change(self, change: Tensor, loss: Loss, k: float | None = None) -> Trial:
         """One call at image + ``change``, and one gradient of ``loss`` of the logits [C]."""
         picture = round_to_8_bits(self.image + change).requires_grad_()
-        logits = self.classifier.logits(picture[None])[0]
+        logits = self.logits(picture[None])[0]
         (gradient,) = torch.autograd.grad(loss(logits), picture)
         won = self.note(picture.detach(), logits.detach(), k)
         return Trial(logits.detach(), won, self.inside(gradient))
@@ -104,7 +111,7 @@ class Search:
         Not rounded and not kept: for steps towards a boundary that are no results by themselves.
         """
         picture = picture.detach().requires_grad_()
-        logits = self.classifier.logits(picture[None])[0]
+        logits = self.logits(picture[None])[0]
         values = differences(logits)
         found = [
             torch.autograd.grad(value, picture, retain_graph=index + 1 < len(values))[0]
@@ -118,7 +125,7 @@ class Search:
         """One call at ``picture``, without a gradient."""
         rounded = round_to_8_bits(picture)
         with torch.no_grad():
-            logits = self.classifier.logits(rounded[None])[0]
+            logits = self.logits(rounded[None])[0]
         return Trial(logits, self.note(rounded, logits), torch.empty(0))
 
     def inside(self, values: Tensor) -> Tensor:
