@@ -19,6 +19,7 @@ from fast_lapsum.apps.attack.measures import (
     round_to_8_bits,
     through_png,
 )
+from fast_lapsum.apps.attack.methods import method
 from fast_lapsum.apps.attack.protocol import Limits, Progress, Result
 from fast_lapsum.apps.attack.proximal import no_change, proximal_step
 
@@ -95,6 +96,23 @@ def test_recipe_and_control_fool_every_picture_and_spend_less_from_there(
         first = next(one.budget for one in said if one.success)
         kept.append(budget(result.adversarial, image) / first)
     assert sorted(kept)[6] < 0.95
+
+
+def test_without_the_operator(
+    sure: tuple[Tensor, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ablation decodes without it, and the attack itself does not."""
+
+    def never(*_: object, **__: object) -> Tensor:
+        raise AssertionError("the operator was called")
+
+    monkeypatch.setattr(ours, "soft_topk", never)
+    images, labels = sure
+    run = method("no-operator").run
+    limits = Limits(calls=CALLS)
+    assert run(trained_classifier(), images[0], labels[0], None, limits, 0, None, None).success
+    with pytest.raises(AssertionError, match="was called"):
+        ours.run(trained_classifier(), images[0], labels[0], limits=limits)
 
 
 def test_target_is_reached(sure: tuple[Tensor, list[int]]) -> None:

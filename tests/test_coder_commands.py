@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+from rich.console import Console
 from typer.testing import CliRunner
 
 import fast_lapsum.apps
@@ -19,6 +22,7 @@ from fast_lapsum.apps.coder.bitstream import CoderError
 from fast_lapsum.apps.coder.colour import psnr
 from fast_lapsum.apps.coder.dictionary import decode_picture
 from fast_lapsum.apps.coder.settings import Settings
+from fast_lapsum.bench import environment
 from fast_lapsum.cli import app
 
 runner = CliRunner()
@@ -114,9 +118,91 @@ def test_figure_and_profile(photo, tmp_path):
     figure = tmp_path / "figure.png"
     options = ("--plain", "--steps", 2, "--device", "cpu", "--figure", figure, "--profile")
     said = run("encode", photo, "-o", tmp_path / "photo.lap", *options)
+    assert re.search(r"profile: 1 steps of [\d.]+ ms, without the first", said)
     assert re.search(r"the operator takes [\d.]+ ms of each, [\d.]+%", said)
     with Image.open(figure) as image:
         assert image.width > 3 * 170
+
+
+def test_a_single_step_has_no_profile(photo):
+    options = ("--plain", "--steps", 1, "--device", "cpu", "--profile")
+    assert "profile: nothing to count" in run("encode", photo, *options)
+
+
+def recorded(photo, path, steps=3, target=None):
+    settings = Settings(bits=1.0, plain=True, steps=steps, atoms=40)
+    target = target or commands.Target(size=600)
+    out = photo.with_suffix(".lap")
+    with Path(os.devnull).open("w") as nowhere:
+        console = Console(file=nowhere)
+        commands.run_encode(photo, out, target, settings, console, record_path=path)
+    return out
+
+
+def test_a_record_of_what_was_made(photo, tmp_path):
+    path = tmp_path / "record.json"
+    lap = recorded(photo, path)
+    text = path.read_text()
+    found = json.loads(text)
+    assert (found["format"], found["version"]) == ("fast-lapsum encode", 1)
+    assert found["environment"].keys() == environment.describe().keys()
+    assert found["picture"] == {"name": "photo.png", "width": 64, "height": 48, "planes": 3}
+    assert str(tmp_path) not in text
+    asked = found["settings"]
+    assert asked["target"] == {"bits_per_pixel": None, "size": 600, "quality": None}
+    assert (asked["plain"], asked["atoms"], asked["steps"], asked["seed"]) == (True, 40, 3, 0)
+    assert "bits" not in asked
+    size, code = lap.stat().st_size, container.read(lap)
+    assert (found["bytes"], found["file_bits"]) == (size, 8 * size)
+    assert found["bpp"] == pytest.approx(8 * size / 3072, abs=1e-5)
+    assert found["atoms"] == sum(len(band.values) for band in code.bands) <= 40
+    assert found["counted_bits"] == pytest.approx(8 * size, rel=0.5)
+    reached = psnr(np.asarray(Image.open(photo)), decode_picture(code))
+    assert found["psnr"] == pytest.approx(reached, abs=1e-4)
+    assert found["seconds"] > 0
+    times = found["profile"]
+    assert times["steps"] == 2
+    assert 0 < times["operator_ms"] < times["step_ms"]
+    assert times["share"] == pytest.approx(times["operator_ms"] / times["step_ms"], abs=0.01)
+    assert names(tmp_path) == ["photo.lap", "photo.png", "record.json"]
+
+
+def test_the_option_writes_a_record(photo, tmp_path):
+    path = tmp_path / "record.json"
+    options = ("--plain", "--steps", 2, "--bytes", 700, "--device", "cpu", "--record", path)
+    assert f"Record: {path}" in run("encode", photo, *options)
+    found = json.loads(path.read_text())
+    assert found["settings"]["target"]["size"] == 700
+    assert found["bytes"] == photo.with_suffix(".lap").stat().st_size
+
+
+def test_a_record_without_numbers_has_none(tmp_path):
+    """An exact file has no PSNR, a single step no profile."""
+    photo, path = tmp_path / "grey.png", tmp_path / "record.json"
+    Image.fromarray(np.full((16, 16), 128, dtype=np.uint8)).save(photo)
+    recorded(photo, path, steps=1)
+    found = json.loads(path.read_text())
+    assert found["psnr"] is None
+    assert found["profile"] == {"steps": 0, "step_ms": None, "operator_ms": None, "share": None}
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nowhere/record.json", "the folder .*nowhere does not exist"),
+        ("record.txt", "end it in .json"),
+        ("folder.json", "a folder"),
+        ("photo.json", "would replace"),
+    ],
+)
+def test_a_record_that_cannot_be_written_is_refused_first(photo, tmp_path, name, message):
+    (tmp_path / "folder.json").mkdir()
+    settings, taken = Settings(bits=1.0, plain=True), tmp_path / "photo.json"
+    with pytest.raises(CoderError, match=message):
+        commands.run_encode(
+            photo, taken, commands.Target(), settings, Console(), record_path=tmp_path / name
+        )
+    assert names(tmp_path) == ["folder.json", "photo.png"]
 
 
 @pytest.mark.parametrize(
@@ -130,6 +216,8 @@ def test_figure_and_profile(photo, tmp_path):
         (("--figure", "nowhere/figure.png"), "the folder nowhere does not exist"),
         (("--figure", "figure.jpg"), "end it in .png"),
         (("--k", "50"), "is for --plain"),
+        (("--record", "nowhere/record.json"), "the folder nowhere does not exist"),
+        (("--record", "record.txt"), "end it in .json"),
         (("--bpp", "-1"), "'-1' is not a finite number above 0"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -89,6 +90,16 @@ class TestUntrained:
         assert all(one.bits <= bits for one, bits in zip(found, (500, 2000, 8000), strict=True))
         reached = [psnr(picture, one.picture) for one in found]
         assert reached == sorted(reached)
+
+    def test_the_best_depth_is_the_best_of_the_fixed_ones(self, transform):
+        picture = scene(96, 64)
+        fixed = [untrained.top_k(picture, 2000, transform, (depth,)) for depth in untrained.DEPTHS]
+        assert [one.depth for one in fixed] == list(untrained.DEPTHS)
+        assert all(one.bits <= 2000 for one in fixed)
+        reached = [psnr(picture, one.picture) for one in fixed]
+        best = untrained.top_k(picture, 2000, transform)
+        assert best.depth == fixed[int(np.argmax(reached))].depth
+        assert psnr(picture, best.picture) == max(reached) > min(reached)
 
     def test_no_budget_no_code(self, transform):
         assert untrained.top_k(scene(16, 16), 3, transform) is None
@@ -196,7 +207,7 @@ def test_report_of_a_folder(photos, tmp_path, quick):
     invoke(photos, "--out", out, "--bpp", "1", "--bpp", "2")
     assert quick == [False, True] * 4
     record = json.loads((out / "results.json").read_text())
-    assert len(record["rows"]) == 2 * 2 * 6
+    assert len(record["rows"]) == 2 * 2 * 7
     for row in record["rows"]:
         if row["status"] == "ok":
             assert row["bytes"] <= row["budget_bytes"]
@@ -204,6 +215,7 @@ def test_report_of_a_folder(photos, tmp_path, quick):
     size = record["pictures"]["one"]
     picture = scene(64, 96)
     assert (size["width"], size["height"]) == (96, 64)
+    assert row_of(out, "Haar top-k, 8 bits")["depth"] == 8
     best = row_of(out, "best")
     again = decode_picture(container.read(out / best["file"]))
     assert (out / best["file"]).stat().st_size == best["bytes"]
@@ -212,6 +224,8 @@ def test_report_of_a_folder(photos, tmp_path, quick):
     assert "## 1 bits per pixel" in text
     assert "AVIF is not installed: pip install it" in text
     assert "multiples of 32" in text
+    assert "plain over Haar top-k, 8 bits: " in text
+    assert "plain over Haar top-k, best depth: " in text
     names = {path.name for path in (out / "figures").iterdir()}
     curves = {"rate-distortion.svg", "rate-distortion.png", "quality-1bpp.svg"}
     assert curves | {"crops-one-1bpp.png", "crops-two-2bpp.png"} <= names
@@ -230,14 +244,14 @@ def test_a_run_that_was_ended_goes_on(photos, tmp_path, quick, monkeypatch):
     monkeypatch.setattr(report, "encode", ended)
     assert "goes on from there" in invoke(photos, "--out", out, "--bpp", "2", code=130)
     before = json.loads((out / "results.json").read_text())["rows"]
-    assert len(before) == 6 + 4
+    assert len(before) == 7 + 5
     monkeypatch.setattr(report, "encode", ours)
     (out / row_of(out, "plain")["file"]).unlink()
     said = invoke(photos, "--out", out, "--bpp", "2")
     assert "one, 2 bpp, plain" in said
     assert "one, 2 bpp, best" not in said
     after = json.loads((out / "results.json").read_text())["rows"]
-    assert len(after) == 12
+    assert len(after) == 14
     assert next(row for row in before if row["method"] == "best") in after
 
 
@@ -251,6 +265,34 @@ def test_methods_are_measured_anew(photos, tmp_path, quick):
     assert row_of(out, "best") == before
     said = invoke(photos / "one.png", "--out", out, "--again", "GIF", code=1)
     assert "'GIF' is no method" in said
+
+
+def test_older_results_get_what_they_lack_and_nothing_else(photos, tmp_path, quick):
+    """There was one Haar row, at the best depth, and no note of earlier environments."""
+    out = tmp_path / "out"
+    invoke(photos / "one.png", "--out", out, "--bpp", "2")
+    before = json.loads((out / "results.json").read_text())
+    older = json.loads(json.dumps(before))
+    older["rows"] = [row for row in older["rows"] if row["method"] != report.HAAR_FIXED]
+    for row in older["rows"]:
+        if row["method"] == report.HAAR_BEST:
+            row["method"] = "Haar top-k"
+    older["environment"]["commit"] = "older"
+    (out / "results.json").write_text(json.dumps(older))
+    quick.clear()
+    said = invoke(photos / "one.png", "--out", out, "--bpp", "2")
+    after = json.loads((out / "results.json").read_text())
+    measured = re.findall(r"2 bpp, (.*?): ", said)
+    assert measured == [report.HAAR_FIXED, "AVIF"]  # AVIF is not installed, and looked for anew
+    assert not quick
+    assert [one["commit"] for one in after["earlier_environments"]] == ["older"]
+    kept = {report.HAAR_BEST, report.BLOCKS, "JPEG", "best", "plain"}
+    assert [row for row in after["rows"] if row["method"] in kept] == [
+        row for row in before["rows"] if row["method"] in kept
+    ]
+    invoke(photos / "one.png", "--out", out, "--bpp", "2")
+    again = json.loads((out / "results.json").read_text())
+    assert again["earlier_environments"] == after["earlier_environments"]
 
 
 def test_other_settings_need_a_fresh_start(photos, tmp_path, quick):

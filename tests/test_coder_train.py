@@ -1,5 +1,6 @@
 """Training: the budget is kept exactly, what is learned beats its start, runs repeat."""
 
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -7,10 +8,14 @@ import pytest
 import torch
 
 from fast_lapsum.apps.coder import Settings, decode_picture, encode, finish, fit
+from fast_lapsum.apps.coder import best as best_trainer
+from fast_lapsum.apps.coder import plain as plain_trainer
+from fast_lapsum.apps.coder.best import BestTrainer
 from fast_lapsum.apps.coder.colour import psnr
 from fast_lapsum.apps.coder.dictionary import Dictionary
 from fast_lapsum.apps.coder.finish import allocate, cell_width, counted_bits, levels_of
 from fast_lapsum.apps.coder.fit_best import next_count, refit
+from fast_lapsum.apps.coder.plain import PlainTrainer
 from fast_lapsum.apps.coder.prices import Prices
 from fast_lapsum.apps.coder.study import study, ways
 from fast_lapsum.apps.coder.train import train_plain
@@ -157,8 +162,44 @@ def test_progress_is_reported_and_the_operator_timed():
     assert [report.step for report in reports] == [10, 20, 25]
     assert reports[-1].seconds_left == 0
     assert all(report.psnr > 10 and report.bits > 0 for report in reports)
-    assert found.profile.steps == 25
+    assert found.profile.steps == 24
     assert 0 < found.profile.share < 1
+
+
+@pytest.mark.parametrize("plain", [True, False], ids=["plain", "best"])
+def test_the_first_step_is_not_in_the_profile(monkeypatch, plain):
+    """It pays for compilation and warm-up, in the operator and around it."""
+    trainer, module = (PlainTrainer, plain_trainer) if plain else (BestTrainer, best_trainer)
+    step, operator = trainer.step, module.soft_topk
+    calls = []
+
+    def slow_step(self, number):
+        if number == 0:
+            time.sleep(0.5)
+        step(self, number)
+
+    def slow_operator(*arguments, **options):
+        if not calls:
+            time.sleep(0.5)
+        calls.append(1)
+        return operator(*arguments, **options)
+
+    monkeypatch.setattr(trainer, "step", slow_step)
+    monkeypatch.setattr(module, "soft_topk", slow_operator)
+    found = fit(drawn(16, 16), replace(PLAIN, plain=plain, steps=4))
+    times = found.profile
+    assert len(calls) == 4
+    assert times.steps == 3
+    assert 0 < times.operator_seconds < times.seconds < 0.5
+    assert found.seconds > 1
+    assert times.step_ms == pytest.approx(1000 * times.seconds / 3)
+    assert times.operator_ms == pytest.approx(times.share * times.step_ms)
+
+
+def test_a_single_step_has_no_profile():
+    times = fit(drawn(16, 16), replace(PLAIN, steps=1)).profile
+    assert (times.steps, times.seconds, times.operator_seconds) == (0, 0, 0)
+    assert (times.share, times.step_ms, times.operator_ms) == (0, 0, 0)
 
 
 def test_levels_spend_the_budget_where_it_buys_most():

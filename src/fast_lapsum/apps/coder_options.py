@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,5 +17,12 @@ Seed = Annotated[
     int,
     typer.Option(
         help="Of the noise in training.", parser=options.whole(at_least=0), metavar="INTEGER"
+    ),
+]
+Record = Annotated[
+    Path | None,
+    typer.Option(
+        help="Also write settings, size, quality, times and environment to this file (JSON).",
+        metavar="FILE",
     ),
 ]

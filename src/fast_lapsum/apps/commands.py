@@ -110,6 +110,7 @@ def encode(
     profile: Annotated[
         bool, typer.Option("--profile", help="Print the operator's share of a training step.")
     ] = False,
+    record: coder_options.Record = None,
     max_pixels: MaxPixels = _MOST_PIXELS,
 ) -> None:
     """Train a sparse code for a picture and write it to a file.
@@ -137,7 +138,7 @@ def encode(
         _folder(figure, "--figure")
     with _clean_end(out):
         coder.run_encode(
-            source, out, target, settings, console, background, figure, profile, max_pixels
+            source, out, target, settings, console, background, figure, profile, max_pixels, record
         )
 
 

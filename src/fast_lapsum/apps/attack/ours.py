@@ -71,6 +71,7 @@ class Settings(NamedTuple):
     levels_per_pixel: float = 0.5  # lambda: what a pixel costs, in levels of one colour
     strongest: int = 300  # entries of the gradient that set its scale
     patience: int | None = None  # stop after so many steps without a lower B
+    operator: bool = True  # without it every pixel that has a colour is shown, whole
 
 
 DEFAULT = Settings()
@@ -211,14 +212,16 @@ class _Picture:
         """The rounded picture of this step; the picture itself at the first."""
         if self.scores is None:
             return self.image
-        # p, with a graph back to k and t.
-        number = self.image.new_tensor
-        self.budgets = (number(self.k).requires_grad_(), number(self.t).requires_grad_())
-        mask = None if self.mask is None else self.mask.flatten()
-        self.weights = soft_topk(self.scores, *self.budgets, mask=mask)
         places = self.colours.places
         here = self.image.flatten(1)[:, places]
-        changed = self.colours.values * self.weights.detach()[places]
+        changed = self.colours.values
+        if self.settings.operator:
+            # p, with a graph back to k and t.
+            number = self.image.new_tensor
+            self.budgets = (number(self.k).requires_grad_(), number(self.t).requires_grad_())
+            mask = None if self.mask is None else self.mask.flatten()
+            self.weights = soft_topk(self.scores, *self.budgets, mask=mask)
+            changed = changed * self.weights.detach()[places]
         rounded = round_to_8_bits(here + changed)
         tried = self.image.clone()
         tried.flatten(1)[:, places] = rounded
@@ -298,7 +301,7 @@ class _Picture:
 
     def _slopes(self, at_change: Tensor) -> tuple[Tensor, Tensor]:
         """Of log q + mu B by k and by t, through the operator."""
-        if self.scores is None:
+        if self.scores is None or not self.settings.operator:
             return self.image.new_zeros(()), self.image.new_zeros(())
         upstream = torch.zeros_like(self.weights)
         values = self.colours.values

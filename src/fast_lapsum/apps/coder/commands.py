@@ -14,14 +14,14 @@ from rich.table import Table
 from fast_lapsum.bench.display import LiveBar, duration
 from fast_lapsum.bench.results import finished_file
 
-from . import container, figure, picture
+from . import container, figure, picture, record
 from .bitstream import CoderError
 from .code import layout
 from .colour import psnr
 from .dictionary import decode_picture
 from .encode import Encoded, encode, encode_to_quality
+from .settings import Profile, Settings
 from .settings import Progress as Step
-from .settings import Settings
 
 DEFAULT_BITS_PER_PIXEL = 0.05
 LEAST_BYTES = 512
@@ -55,8 +55,11 @@ def run_encode(
     figure_path: Path | None = None,
     profile: bool = False,
     max_pixels: int = container.MAX_PIXELS,
+    record_path: Path | None = None,
 ) -> None:
     """Train, write, read the file back, and say what came out."""
+    if record_path is not None:
+        record.check_path(record_path, source, out)
     begin = time.perf_counter()
     original = picture.read(source, background, max_pixels)
     pixels = original.shape[0] * original.shape[1]
@@ -70,30 +73,39 @@ def run_encode(
         unfinished.write_bytes(found.data)
         code = container.from_bytes(unfinished.read_bytes(), str(out), max_pixels)
         reached = psnr(original, decode_picture(code))
-    size = len(found.data)
     atoms = sum(len(band.values) for band in code.bands)
-    _say(
-        console,
-        f"{out}: {size:,} bytes, {8 * size / pixels:.4f} bpp, {reached:.2f} dB, {atoms:,} atoms,"
-        f" {time.perf_counter() - begin:.1f} s",
-    )
-    counted = found.fit.counted
-    _say(
-        console,
-        f"rate: {counted:,.0f} bits by training's count, {8 * size:,} in the file"
-        f" ({8 * size / max(1.0, counted) - 1:+.1%})",
-    )
+    seconds = time.perf_counter() - begin
+    outcome = record.Outcome(original.shape, len(found.data), atoms, reached, seconds, found.fit)
+    _say(console, f"{out}: {_summary(outcome)}")
     if profile:
-        times = found.fit.profile
-        each = 1000 / max(1, times.steps)
-        _say(
-            console,
-            f"profile: {times.steps} steps of {times.seconds * each:.1f} ms; the operator takes"
-            f" {times.operator_seconds * each:.1f} ms of each, {times.share:.1%}",
-        )
+        _say(console, _profile_line(found.fit.profile))
+    if record_path is not None:
+        record.write(record_path, source, target._asdict(), settings, outcome)
+        _say(console, f"Record: {record_path}")
     if figure_path is not None:
-        figure.draw(figure_path, code, original, 8 * size / pixels)
+        figure.draw(figure_path, code, original, outcome.bits_per_pixel)
         _say(console, f"Figure: {figure_path}")
+
+
+def _summary(outcome: record.Outcome) -> str:
+    """Size, quality and time, and the rate in training and in the file."""
+    counted, taken = outcome.fit.counted, 8 * outcome.size
+    return (
+        f"{outcome.size:,} bytes, {outcome.bits_per_pixel:.4f} bpp, {outcome.psnr:.2f} dB,"
+        f" {outcome.atoms:,} atoms, {outcome.seconds:.1f} s\n"
+        f"rate: {counted:,.0f} bits by training's count, {taken:,} in the file"
+        f" ({taken / max(1.0, counted) - 1:+.1%})"
+    )
+
+
+def _profile_line(times: Profile) -> str:
+    """The operator's part of a step."""
+    if not times.steps:
+        return "profile: nothing to count, the first step pays for the warm-up and was the only one"
+    return (
+        f"profile: {times.steps} steps of {times.step_ms:.1f} ms, without the first, which pays for"
+        f" the warm-up; the operator takes {times.operator_ms:.1f} ms of each, {times.share:.1%}"
+    )
 
 
 def run_decode(source: Path, out: Path, console: Console, max_pixels: int) -> None:

@@ -34,7 +34,10 @@ from .settings import Settings
 
 FORMAT = 1
 PLAIN, BEST = "plain", "best"
-HAAR, BLOCKS = "Haar top-k", "blocks top-k"
+BLOCKS = "blocks top-k"
+FIXED_DEPTH = 8  # bits per channel, as the picture itself has
+HAAR_FIXED, HAAR_BEST = f"Haar top-k, {FIXED_DEPTH} bits", "Haar top-k, best depth"
+_OLD_NAMES = {"Haar top-k": HAAR_BEST}  # in results files from before there were two
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".bmp")
 
 Picture = npt.NDArray[np.uint8]
@@ -87,7 +90,7 @@ class Results:
             self.record = self._read(plan)
         else:
             self.record = {"format": FORMAT, "settings": asdict(plan), "pictures": {}, "rows": []}
-        self.record["environment"] = environment.describe()
+        self._note_environment(environment.describe())
         self.record["codecs"] = codecs.versions()
 
     def _read(self, plan: Plan) -> dict[str, Any]:
@@ -103,7 +106,16 @@ class Results:
                 f"{self.path}: has settings {settings}, asked for {asdict(plan)}; --fresh starts"
                 " over"
             )
+        for row in record["rows"]:
+            row["method"] = _OLD_NAMES.get(row["method"], row["method"])
         return record
+
+    def _note_environment(self, now: dict[str, Any]) -> None:
+        """This run's environment, beside those of the runs that it goes on from."""
+        before = self.record.get("environment")
+        if before is not None and before | {"load_average": None} != now | {"load_average": None}:
+            self.record.setdefault("earlier_environments", []).append(before)
+        self.record["environment"] = now
 
     @property
     def rows(self) -> list[Row]:
@@ -168,8 +180,9 @@ def run(
     found = photographs(paths)
     results = Results(folder, plan, fresh)
     peers = codecs.codecs()
-    results.forget(again, (HAAR, BLOCKS, *(peer.name for peer in peers), BEST, PLAIN))
-    total, done = len(found) * len(rates) * (4 + len(peers)), 0
+    methods = (HAAR_FIXED, HAAR_BEST, BLOCKS, *(peer.name for peer in peers), BEST, PLAIN)
+    results.forget(again, methods)
+    total, done = len(found) * len(rates) * len(methods), 0
     begin, fresh_rows = time.perf_counter(), 0
 
     def say(text: str) -> None:
@@ -202,8 +215,10 @@ def _measures(
     shown: Picture, bpp: float, plan: Plan, peers: Sequence[Codec]
 ) -> Iterator[tuple[str, Callable[[], Measured]]]:
     budget = int(bpp * shown.shape[0] * shown.shape[1] / 8)
-    yield HAAR, lambda: _untrained(shown, 8.0 * budget, "haar")
-    yield BLOCKS, lambda: _untrained(shown, 8.0 * budget, "blocks")
+    bits = 8.0 * budget
+    yield HAAR_FIXED, lambda: _untrained(shown, bits, "haar", (FIXED_DEPTH,))
+    yield HAAR_BEST, lambda: _untrained(shown, bits, "haar", untrained.DEPTHS)
+    yield BLOCKS, lambda: _untrained(shown, bits, "blocks", untrained.DEPTHS)
     for peer in peers:
         yield peer.name, lambda peer=peer: _codec(peer, shown, budget)  # type: ignore[misc]
     for name in (BEST, PLAIN):
@@ -228,9 +243,9 @@ def _timed(
     return row, data, suffix
 
 
-def _untrained(shown: Picture, bits: float, transform: str) -> Measured:
+def _untrained(shown: Picture, bits: float, transform: str, depths: Sequence[int]) -> Measured:
     begin = time.perf_counter()
-    found = untrained.top_k(shown, bits, transform)
+    found = untrained.top_k(shown, bits, transform, depths)
     if found is None:
         return {"status": "missed", "reason": "no atom fits the budget"}, None, None, ""
     row = {

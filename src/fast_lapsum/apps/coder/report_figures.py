@@ -15,14 +15,25 @@ from PIL import Image, ImageDraw, ImageFont
 from fast_lapsum.bench.report import style
 from fast_lapsum.bench.results import finished_file
 
-from .report import BEST, BLOCKS, HAAR, PLAIN, Picture, Results, Row, reconstruction
+from .report import (
+    BEST,
+    BLOCKS,
+    HAAR_BEST,
+    HAAR_FIXED,
+    PLAIN,
+    Picture,
+    Results,
+    Row,
+    reconstruction,
+)
 from .report_text import methods_of
 
 LOOKS = {
     BEST: style.Look(style.VERMILION, style.SOLID, "o", 2.6, style.TOP),
     PLAIN: style.Look(style.ORANGE, style.DASHED, "D", 1.7, 5),
     BLOCKS: style.Look(style.GREYS[3], style.DOTTED, "+", 1.2, 3),
-    HAAR: style.Look(style.MUTED, style.DOTTED, "x", 1.3, 4),
+    HAAR_FIXED: style.Look(style.MUTED, style.DASHED, "1", 1.2, 4),
+    HAAR_BEST: style.Look(style.MUTED, style.DOTTED, "x", 1.3, 4),
     "JPEG": style.Look(style.INK, style.DOTTED, "v", 1.3, 4),
     "JPEG 2000": style.Look(style.BLUE, style.SOLID, "s", 1.5, 5),
     "WebP": style.Look(style.GREEN, style.DASHED, "^", 1.5, 5),
@@ -32,6 +43,7 @@ LOOKS = {
 MEASURES = {"psnr": "PSNR in dB", "ms_ssim": "MS-SSIM"}
 _TILE = 256  # pixels of a crop
 _ACROSS = 4
+_IN_A_LINE = 8  # names of a legend that fit the figure's width
 _GAP, _LINE = 8, 20
 
 
@@ -120,7 +132,8 @@ def _curves(rows: list[Row], names: list[str]) -> Figure:
 
 def _legend(figure: Figure, axes: Axes) -> None:
     handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
+    lines = -(-len(labels) // _IN_A_LINE)
+    figure.legend(handles, labels, loc="outside lower center", ncols=-(-len(labels) // lines))
 
 
 def _strip(

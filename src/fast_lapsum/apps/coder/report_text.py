@@ -6,9 +6,20 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any
 
-from .report import BEST, BLOCKS, HAAR, PLAIN, Row
+from .report import BEST, BLOCKS, FIXED_DEPTH, HAAR_BEST, HAAR_FIXED, PLAIN, Row
 
-ORDER = (BEST, PLAIN, BLOCKS, HAAR, "JPEG", "JPEG 2000", "WebP", "AVIF", "JPEG XL")
+ORDER = (
+    BEST,
+    PLAIN,
+    BLOCKS,
+    HAAR_FIXED,
+    HAAR_BEST,
+    "JPEG",
+    "JPEG 2000",
+    "WebP",
+    "AVIF",
+    "JPEG XL",
+)
 _NONE = "–"
 
 
@@ -38,10 +49,11 @@ def _how(record: dict[str, Any]) -> list[str]:
     return [
         f"{sizes} Each codec has the largest file that keeps the budget, at the scale (1, 1/2 or"
         " 1/4, Lanczos both ways) with the highest PSNR; (1/2) and (1/4) say which. *best* and"
-        " *plain* are .lap files, headers included, decoded from the file alone. *Haar top-k* and"
-        " *blocks top-k* (the plain coder's blocks before training) have a counted rate, no file,"
-        " and the best bit depth. PSNR is over red, green and blue together, MS-SSIM the mean of"
-        " theirs.",
+        " *plain* are .lap files, headers included, decoded from the file alone. *Haar top-k* (with"
+        f" {FIXED_DEPTH} bits per channel on every picture, and with each picture's best bit depth)"
+        " and *blocks top-k* (the plain coder's blocks before training, at the best bit depth) have"
+        " a counted rate and no file. PSNR is over red, green and blue together, MS-SSIM the mean"
+        " of theirs.",
         "",
         f"Versions: {versions}.",
     ]
@@ -106,7 +118,8 @@ def _leads(found: dict[tuple[str, str], Row], pictures: list[str]) -> list[str]:
     lines = []
     for ours, other in (
         (PLAIN, BLOCKS),
-        (PLAIN, HAAR),
+        (PLAIN, HAAR_FIXED),
+        (PLAIN, HAAR_BEST),
         (BEST, PLAIN),
         (BEST, "JPEG"),
         (BEST, "JPEG 2000"),

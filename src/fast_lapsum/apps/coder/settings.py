@@ -80,12 +80,17 @@ ProgressCallback = Callable[[Progress], None]
 
 
 class Profile:
-    """Seconds of the training steps, in all and in the operator's forward and backward."""
+    """Seconds of the training steps, in all and in the operator's forward and backward.
+
+    The first step is in none of the numbers: it pays for compilation and warm-up, once. Where there
+    is no other, all of them are 0.
+    """
 
     def __init__(self, device: torch.device) -> None:
-        self.steps = 0
+        self.steps = 0  # without the first
         self.seconds = 0.0
         self.operator_seconds = 0.0
+        self._begin = 0.0
         self._on_gpu = device.type == "cuda"
         self._pending: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
 
@@ -104,16 +109,33 @@ class Profile:
         last.record()
         self._pending.append((first, last))
 
-    def finish(self, steps: int, seconds: float) -> None:
-        """Close the books after a training that waited for its device."""
-        self.steps, self.seconds = steps, seconds
-        self.operator_seconds += sum(a.elapsed_time(b) for a, b in self._pending) / 1000
+    def start(self) -> None:
+        """Open the books after the first step; the device has to be done with it."""
+        self.operator_seconds = 0.0
+        self._pending.clear()
+        self._begin = time.perf_counter()
+
+    def finish(self, steps: int) -> None:
+        """Close the books after so many steps since ``start``; the device has to be done."""
+        if steps > 0:
+            self.steps, self.seconds = steps, time.perf_counter() - self._begin
+            self.operator_seconds += sum(a.elapsed_time(b) for a, b in self._pending) / 1000
         self._pending.clear()
 
     @property
     def share(self) -> float:
         """The operator's share of a training step."""
         return self.operator_seconds / self.seconds if self.seconds else 0.0
+
+    @property
+    def step_ms(self) -> float:
+        """Milliseconds of a step."""
+        return 1000 * self.seconds / max(1, self.steps)
+
+    @property
+    def operator_ms(self) -> float:
+        """Milliseconds of the operator in a step."""
+        return 1000 * self.operator_seconds / max(1, self.steps)
 
 
 class Fit(NamedTuple):

@@ -91,18 +91,29 @@ class _Trainer(Protocol):
 
 
 def _train(trainer: _Trainer, progress: ProgressCallback | None) -> None:
-    """All steps, with a report every so many: in between nothing waits for a GPU."""
+    """All steps, with a report every so many: in between nothing waits for a GPU.
+
+    But for the first step, which the profile leaves out.
+    """
     begin = time.perf_counter()
     steps = trainer.settings.step_count
     for done in range(1, steps + 1):
         trainer.step(done - 1)
+        if done == 1:
+            _wait(trainer.rate.device)
+            trainer.profile.start()
         if progress is not None and (done % _REPORT_EVERY == 0 or done == steps):
             quality, bits = trainer.psnr(), float(trainer.rate)
             left = (time.perf_counter() - begin) / done * (steps - done)
             progress(Progress(done, steps, quality, bits, left))
-    if trainer.rate.is_cuda:
-        torch.cuda.synchronize(trainer.rate.device)
-    trainer.profile.finish(steps, time.perf_counter() - begin)
+    _wait(trainer.rate.device)
+    trainer.profile.finish(steps - 1)
+
+
+def _wait(device: torch.device) -> None:
+    """Until all that was asked of the device is done."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def _finished(

@@ -3,8 +3,8 @@
 Under the paper's rate model. An atom is a coefficient's red, green and blue; the k with the largest
 energy are kept. A level costs log2 C(places, atoms) bits for the addresses and one bit depth b per
 channel for the values, which are rounded to 2^b levels between minus and plus the level's largest
-magnitude. Of all b the one with the smallest error is taken, with the largest k that the budget
-allows. Nothing is written: the rate is counted, without a header.
+magnitude. k is the largest that the budget allows. b is fixed beforehand, or the one of several
+that suits the picture best. Nothing is written: the rate is counted, without a header.
 
 The transforms are the orthonormal Haar wavelet, and the plain coder's own blocks as they are before
 training: each holds its average less that of the block it lies in.
@@ -13,6 +13,7 @@ training: each holds its average less that of the block it lies in.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -24,13 +25,13 @@ from .code import HALVINGS
 from .colour import psnr
 
 TRANSFORMS = ("haar", "blocks")
-_DEPTHS = range(2, 11)
+DEPTHS = range(2, 11)
 
 Values = npt.NDArray[np.float64]
 
 
 class TopK(NamedTuple):
-    """The best of all bit depths."""
+    """What is kept of a picture."""
 
     picture: npt.NDArray[np.uint8]
     bits: float
@@ -83,10 +84,16 @@ class _Ranked:
         return found
 
 
-def top_k(picture: npt.NDArray[np.uint8], budget: float, transform: str) -> TopK | None:
+def top_k(
+    picture: npt.NDArray[np.uint8],
+    budget: float,
+    transform: str,
+    depths: Iterable[int] = DEPTHS,
+) -> TopK | None:
     """The code of at most ``budget`` bits; None where not even one atom fits.
 
-    A picture whose sides are no multiples of 512 is continued by its last rows and columns.
+    Of the bit depths, one or several, the one with the smallest error is taken. A
+    picture whose sides are no multiples of 512 is continued by its last rows and columns.
     """
     height, width, planes = picture.shape
     halvings = min(HALVINGS, (max(height, width) - 1).bit_length())
@@ -98,7 +105,7 @@ def top_k(picture: npt.NDArray[np.uint8], budget: float, transform: str) -> TopK
         areas = [4.0 ** (halvings - level) for level in range(halvings + 1)]
         ranked = _Ranked(_blocks(padded, halvings), areas)
     best: tuple[float, TopK] | None = None
-    for depth in _DEPTHS:
+    for depth in depths:
         atoms = ranked.most(planes * depth, budget)
         if not atoms:
             continue
