@@ -177,8 +177,8 @@ settings = launch.Streaming(
 )
 torch.manual_seed(0)
 scores = torch.randn(2, 6000)
-bands = gpu_sampler.sample_bands(scores, 375, 1.0, settings)
-true = threshold(scores.double(), 375, 1.0)
+bands = gpu_sampler.sample_bands(scores, 1500, 1.0, settings)
+true = threshold(scores.double(), 1500, 1.0)
 assert bool(((bands.lower <= true) & (true <= bands.upper)).all()), (bands, true)
 assert float((bands.upper - bands.lower).max()) < 0.5, bands
 assert bool(((bands.lower <= bands.trial) & (bands.trial <= bands.upper)).all()), bands
