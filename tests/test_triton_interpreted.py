@@ -37,6 +37,7 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 from triton.runtime.interpreter import InterpretedFunction
 
 from fast_lapsum.triton import launch
+from fast_lapsum.triton.plan import DONE, GATHERED
 
 inf, nan = math.inf, math.nan
 
@@ -553,6 +554,26 @@ def test_data_that_misleads_a_sample() -> None:
         ]
     ).float()
     _check(scores, torch.tensor([9.5, 70.0, 300.0]).double(), 0.05, settings=STREAM)
+
+
+@pytest.mark.parametrize(("k", "t"), [(0.3, 0.02), (2.5, 0.02), (2.5, 1.0), (4095.7, 0.02)])
+def test_small_budgets_are_settled_in_the_rounds(
+    k: float, t: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All scores of a short tail are one band, and the root may lie beyond the last of them."""
+    states: list[Tensor] = []
+    relaunched = launch.relaunch.launch
+
+    def watched(key: Any, function: Any, *rest: Any, **options: Any) -> Any:
+        made = relaunched(key, function, *rest, **options)
+        if function is launch.settle_forward:
+            states.append(rest[2][function.arg_names.index("state")])
+        return made
+
+    monkeypatch.setattr(launch.relaunch, "launch", watched)
+    settings = STREAM._replace(tile=512, singles=256, sample_chunks=64, capacity=1024)
+    _check(normal(1, 4096, seed=3, dtype=torch.float32), k, t, settings=settings)
+    assert float(states[0][0]) in (DONE.value, GATHERED.value)
 
 
 def test_a_nan_that_no_sample_sees() -> None:

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from fast_lapsum.triton import launch
-from fast_lapsum.triton.plan import DONE, GATHERED, STATE_FIELDS
+from fast_lapsum.triton.plan import ALONE, CORNER, STATE_FIELDS
 
 SHARES = (3e-5, 3e-4, 1e-3, 3.5e-3, 1e-2, 0.999)
-TEMPERATURES = (1.0, 0.1, 0.018, 0.002)
+TEMPERATURES = (3.0, 1.0, 0.1, 0.018, 0.002)
 
 
 def _rows(n: int) -> Iterator[Tensor]:
@@ -30,40 +30,33 @@ def _rows(n: int) -> Iterator[Tensor]:
     yield -normal
 
 
-@pytest.mark.parametrize("n", [1_000_000, 3_145_728])
-def test_tails_are_settled_in_the_rounds(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("largest", [True, False])
+@pytest.mark.parametrize("n", [65_536, 1_000_000, 3_145_728])
+def test_tails_are_settled_in_the_rounds(
+    n: int, largest: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     states: list[Tensor] = []
     relaunched = launch.relaunch.launch
 
     def watched(key: Any, function: Any, *rest: Any, **options: Any) -> Any:
         made = relaunched(key, function, *rest, **options)
-        if function is launch.round_forward:
+        if function is launch.settle_forward:
             arguments = rest[2]
             states.append(arguments[function.arg_names.index("state")])
         return made
 
     monkeypatch.setattr(launch.relaunch, "launch", watched)
-    tried = left_open = 0
+    tried = alone = 0
     for scores in _rows(n):
         for share in SHARES:
             for t in TEMPERATURES:
                 k = share * n
                 # Parameters that are given are launched the long way, where they can be watched.
-                p, _ = launch.forward(
-                    scores,
-                    None,
-                    k,
-                    None,
-                    t,
-                    None,
-                    None,
-                    True,
-                    False,
-                    torch.float32,
-                    launch.streaming(n),
-                )
+                numbers = (None, k, None, t, None, None, largest, False, torch.float32)
+                p, _ = launch.forward(scores, *numbers, settings=launch.streaming(n))
                 assert abs(p.sum(dtype=torch.float64).item() - k) <= 1e-6 * k
-                state = states[-1][: STATE_FIELDS.value]
+                state = float(states[-1][: STATE_FIELDS.value][0])
+                assert state != CORNER.value
                 tried += 1
-                left_open += float(state[0]) not in (DONE.value, GATHERED.value)
-    assert left_open <= 0.05 * tried
+                alone += state == ALONE.value
+    assert alone <= 0.05 * tried

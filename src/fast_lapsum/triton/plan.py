@@ -26,10 +26,13 @@ BAND = tl.constexpr(1.0)
 DONE = tl.constexpr(2.0)
 GATHERED = tl.constexpr(3.0)  # the band is in memory and seems to hold the root
 CORNER = tl.constexpr(4.0)  # not a row for sampling and streaming
+ALONE = tl.constexpr(5.0)  # nothing any more: settle's one program had to read the row
 
 #: Float64 values per row: what is wanted, trial b, half window, lo, hi, the bracket's two ends,
 #: and of a band N>, S<, S> outside it and the round's first ticket.
 STATE_FIELDS = tl.constexpr(11)
+#: A band is kept as so many lists, one for every so many lanes: adding to them does not queue up.
+LISTS = tl.constexpr(32)
 
 
 @triton.jit
@@ -100,7 +103,14 @@ def _overlap(lo, hi, first, last, mass):
 
 
 @triton.jit
-def _widest(found, end, trial, mass, least, room):
+def _room(capacity):
+    """How many scores a band may be expected to hold: no list of it is over by four deviations."""
+    root = tl.sqrt(tl.zeros((), tl.float32) + 4 + capacity / LISTS) - 2
+    return root * root * LISTS
+
+
+@triton.jit
+def _nearest(found, end, trial, mass, least, room):
     """The mass beyond ``end``, the first trial whose mass fits and is over ``least``."""
     is_it = (end == float("inf")) & (mass <= room) & (mass > least)
     return tl.where(is_it, mass, found), tl.where(is_it, trial, end)
@@ -190,38 +200,40 @@ def plan(samples, k, t, n, programs, chunks, capacity, LANES: tl.constexpr, COMP
     expected += _overlap(known_lo, known_hi, b_2, b_3, m_2 - m_3)
     expected += _overlap(known_lo, known_hi, b_3, b_4, m_3 - m_4)
     # Where t hides that scores are crowded, their number tells.
-    expected = tl.maximum(expected, _overlap(known_lo, known_hi, b_0, b_4, between))
-    expected += tl.where(hi == limit, m_4, 0.0)
-    expected += tl.where(lo == -limit, count - m_0, 0.0)
+    crossing = _overlap(known_lo, known_hi, b_0, b_4, between)
+    open_ends = tl.where(hi == limit, m_4, 0.0) + tl.where(lo == -limit, count - m_0, 0.0)
+    expected = tl.maximum(expected, crossing) + open_ends
+    crossing += open_ends
     # Would the counts certify even the longest step that the sample leaves possible?
     crossed = half_window / scale
-    error = 0.3 * expected * to_row * crossed * crossed
+    error = 0.3 * crossing * to_row * crossed * crossed
     allowed = _tolerance(COMPUTE) * tl.minimum(k.to(COMPUTE), phi * to_row)
-    # Few scores on one side of the root: a band of all of them holds it, whatever their tail.
-    room = 0.7 * capacity / to_row
+    # Few scores on one side of the root: a band of all of them holds it, whatever their tail. It
+    # begins at the trial that is nearest to the root and surely on its other side.
+    room = _room(capacity).to(COMPUTE) / to_row
     none = tl.full((), float("inf"), COMPUTE)
     most = share + margin
-    on_top, bottom = _widest(0.0 * share, none, b_0, m_0, most, room)
-    on_top, bottom = _widest(on_top, bottom, b_1, m_1, most, room)
-    on_top, bottom = _widest(on_top, bottom, b_2, m_2, most, room)
-    on_top, bottom = _widest(on_top, bottom, b_3, m_3, most, room)
-    on_top, bottom = _widest(on_top, bottom, b_4, m_4, most, room)
+    on_top, bottom = _nearest(0.0 * share, none, b_4, m_4, most, room)
+    on_top, bottom = _nearest(on_top, bottom, b_3, m_3, most, room)
+    on_top, bottom = _nearest(on_top, bottom, b_2, m_2, most, room)
+    on_top, bottom = _nearest(on_top, bottom, b_1, m_1, most, room)
+    on_top, bottom = _nearest(on_top, bottom, b_0, m_0, most, room)
     most = count - share + margin
-    beneath, top = _widest(0.0 * share, none, -b_4, count - m_4, most, room)
-    beneath, top = _widest(beneath, top, -b_3, count - m_3, most, room)
-    beneath, top = _widest(beneath, top, -b_2, count - m_2, most, room)
-    beneath, top = _widest(beneath, top, -b_1, count - m_1, most, room)
-    beneath, top = _widest(beneath, top, -b_0, count - m_0, most, room)
+    beneath, top = _nearest(0.0 * share, none, -b_0, count - m_0, most, room)
+    beneath, top = _nearest(beneath, top, -b_1, count - m_1, most, room)
+    beneath, top = _nearest(beneath, top, -b_2, count - m_2, most, room)
+    beneath, top = _nearest(beneath, top, -b_3, count - m_3, most, room)
+    beneath, top = _nearest(beneath, top, -b_4, count - m_4, most, room)
     is_upper_tail = bottom < float("inf")
     is_lower_tail = (top < float("inf")) & (not is_upper_tail)
     is_tail = is_upper_tail | is_lower_tail
     is_open = ((hi == limit) | (lo == -limit)) & (not is_tail)
     half_window = tl.where(is_open, tl.maximum(half_window, 0.5 * (upper - lower)), half_window)
-    lo = tl.where(is_upper_tail, bottom, tl.where(is_lower_tail, -limit, lo))
-    hi = tl.where(is_upper_tail, limit, tl.where(is_lower_tail, -top, hi))
+    lo = tl.where(is_upper_tail, tl.maximum(bottom, -limit), tl.where(is_lower_tail, -limit, lo))
+    hi = tl.where(is_upper_tail, limit, tl.where(is_lower_tail, tl.minimum(-top, limit), hi))
     expected = tl.where(is_upper_tail, on_top, tl.where(is_lower_tail, beneath, expected)) * to_row
     fits = expected <= 0.7 * capacity
-    wanted = tl.where(fits & (not (error <= allowed)), BAND, STATISTICS)
+    wanted = tl.where(fits & (not ((error <= allowed) & (crossed <= 1))), BAND, STATISTICS)
     is_soft = (t >= smallest_normal(COMPUTE)) & (t <= limit / HOTTEST) & (k > 0) & (k < n)
     is_known = (tl.abs(b) < float("inf")) & (half_window < float("inf"))
     wanted = tl.where(is_soft & is_known, wanted, CORNER)
@@ -292,9 +304,10 @@ def after_statistics(
     hi = target + give
     fits = inside & (2 * give <= 0.7 * capacity * per_score) & (lo < hi)
     # Rather all scores of that side, as far as they fit.
-    room = 0.7 * capacity
+    room = _room(capacity)
     limit = largest_finite(COMPUTE)
-    is_side = inside & (not take_step) & (uneven > 0.125) & (near_by <= room)
+    is_surely_inside = tl.abs(excess) + 2 * tl.sqrt(near_by) + 4 <= near_by
+    is_side = is_surely_inside & (not take_step) & (uneven > 0.125) & (near_by <= room)
     lo = tl.where(is_side, tl.where(rising, b, b - half_window), lo)
     hi = tl.where(is_side, tl.where(rising, b + half_window, b), hi)
     is_tail = tl.where(rising, above, n - above) <= room
@@ -336,6 +349,8 @@ def after_statistics(
 def after_band(
     k,
     t,
+    b,
+    half_window,
     lo,
     hi,
     left,
@@ -354,12 +369,14 @@ def after_band(
     across = tl.exp2((lo - hi) * inverse).to(tl.float64)
     most = above + inside + (sum_below - (sum_above + inside) * across) / 2  # of mass, at lo
     least = above + (inside * across + sum_below * across - sum_above) / 2  # of mass, at hi
-    width = hi - lo
-    # The ranks say where in the band the root is.
+    limit = largest_finite(COMPUTE)
+    is_open = (lo == -limit) | (hi == limit)
+    width = tl.where(is_open, half_window, hi - lo)
+    # The ranks say where in the band the root is, if it has two ends.
     part = (above + inside - k) / tl.maximum(inside, 1.0)
     part = tl.minimum(tl.maximum(part, 0.05), 0.95).to(COMPUTE)
-    next_b = lo * (1 - part) + hi * part
-    next_half = width / 8
+    next_b = tl.where(is_open, b, lo * (1 - part) + hi * part)
+    next_half = tl.where(is_open, half_window, width / 8)
     slack = 2.0**-20 * k  # rounding of the sums is no certainty
     is_below = most < k - slack
     is_above = least > k + slack

@@ -33,7 +33,7 @@ SAMPLE_FIELDS = tl.constexpr(12)
 CHUNK = tl.constexpr(8)
 #: Half the width of the sample's band, in standard errors.
 DEVIATIONS = tl.constexpr(4.5)
-#: More looks at the small sample than the first, to find its middle trial.
+#: More looks at the small sample than the first, to find its middle trial; and looks for the outer.
 MOST_TRIES = tl.constexpr(8)
 
 
@@ -139,7 +139,7 @@ def _off_by_margin(r, centre, to_lower, to_upper, mass, margin, count, inverse):
     """Trials on both sides of the middle one where the small sample's mass is off by the margin.
 
     Mostly the first look finds them. Where density falls off or rises steeply, as in a tail, it
-    takes a few. A side that has less mass than that is left as it is.
+    takes a few. A side that has no such mass is not searched: `_beyond` is for that.
     """
     lower_wanted = tl.minimum(margin, count - mass - 0.5)
     upper_wanted = tl.minimum(margin, mass - 0.5)

@@ -12,10 +12,9 @@ import triton
 import triton.language as tl
 
 from .passes import measure
-from .plan import CORNER, DONE, GATHERED, STATE_FIELDS
-from .primitives import await_launch, exponent_scale, row_value, start_next_launch
+from .plan import ALONE, CORNER, DONE, GATHERED, LISTS, STATE_FIELDS
+from .primitives import await_launch, exponent_scale, largest_finite, row_value, start_next_launch
 from .solve import root_between, solve_row
-from .stream import LISTS
 
 
 @triton.jit
@@ -47,11 +46,15 @@ def _solve_band(
     inside = place < tl.load(counters + number * SPACING)
     r = tl.load(band + number * LIST_CAPACITY + place, mask=inside, other=float("-inf"))
     source = (r, band, None, CAPACITY, 1, 1)
-    outside = (above, sum_below, sum_above, lo, hi)
-    over_lo, _, below_lo, above_lo, _, _ = measure(
+    # Where nothing lies beyond an open end, the root may.
+    limit = largest_finite(COMPUTE)
+    end_lo = tl.where((lo == -limit) & (sum_below == 0), float("-inf"), lo)
+    end_hi = tl.where((hi == limit) & (sum_above == 0), float("inf"), hi)
+    outside = (above, sum_below, sum_above, end_lo, end_hi)
+    over_lo, _, below_lo, above_lo, _, lowest = measure(
         source, lo, inverse, "band", True, CAPACITY, COMPUTE
     )
-    over_hi, _, below_hi, above_hi, _, _ = measure(
+    over_hi, _, below_hi, above_hi, highest, _ = measure(
         source, hi, inverse, "band", True, CAPACITY, COMPUTE
     )
     across = tl.exp2((lo - hi) * inverse).to(tl.float64)
@@ -60,6 +63,8 @@ def _solve_band(
     pair_hi = tl.full((), float("nan"), COMPUTE)
     pair_lo = tl.full((), float("nan"), COMPUTE)
     if (mass_lo >= k) & (mass_hi <= k):
+        first = tl.where(end_lo < lo, tl.minimum(lowest, hi), lo)
+        last = tl.where(end_hi > hi, tl.maximum(highest, lo), hi)
         part = ((mass_lo - k) / tl.maximum(mass_lo - mass_hi, 1e-30)).to(COMPUTE)
         pair_hi, pair_lo = root_between(
             source,
@@ -71,7 +76,7 @@ def _solve_band(
             hi,
             mass_lo.to(COMPUTE),
             mass_hi.to(COMPUTE),
-            lo * (1 - part) + hi * part,
+            first * (1 - part) + last * part,
             0.0,
             "band",
             True,
@@ -142,6 +147,7 @@ def settle_forward(
             if mask is not None:
                 mask += outer * mask_outer + inner * mask_inner
             source = (tl.zeros((BLOCK,), COMPUTE), scores, mask, n, scores_along, mask_along)
+            tl.store(state, tl.zeros((), tl.float64) + ALONE)
             # The rounds may have come close, except where they were not for this row.
             start = tl.load(state + 1).to(COMPUTE)
             start = tl.where(wanted == CORNER, float("nan"), start)

@@ -21,6 +21,7 @@ from .plan import (
     BAND,
     CORNER,
     DONE,
+    LISTS,
     STATE_FIELDS,
     STATISTICS,
     after_band,
@@ -41,8 +42,6 @@ from .sample import SAMPLE_FIELDS
 
 #: Float64 values that a program leaves of its share.
 PARTIAL_FIELDS = tl.constexpr(8)
-#: A band is kept as so many lists, one for every so many lanes: adding to them does not queue up.
-LISTS = tl.constexpr(32)
 #: Integers per row and round, in units of SPACING (a sector for each, where rows are few): programs
 #: that are through, then the lists' counters.
 TICKET_FIELDS = tl.constexpr(33)
@@ -484,6 +483,8 @@ def round_forward(
                 next_wanted, next_b, next_half, left, right = after_band(
                     k,
                     t,
+                    b,
+                    half_window,
                     lo,
                     hi,
                     left,
