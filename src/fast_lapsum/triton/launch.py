@@ -24,12 +24,12 @@ from . import relaunch
 from .backward import SUMS, rows_backward, scores_backward, sums_backward
 from .hard import write_hard_mask
 from .mask import mask_forward
-from .plan import STATE_FIELDS
+from .plan import LISTS, STATE_FIELDS
 from .relaunch import Launched
 from .rows import rows_forward
 from .sample import CHUNK, SAMPLE_FIELDS, sample_forward
 from .settle import settle_forward
-from .stream import LISTS, PARTIAL_FIELDS, TICKET_FIELDS, round_forward
+from .stream import PARTIAL_FIELDS, TICKET_FIELDS, round_forward
 from .table import (
     BAND_BYTES,
     LONGEST_ON_CHIP,
