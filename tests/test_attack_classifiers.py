@@ -141,6 +141,11 @@ def test_timm_name_that_is_unknown() -> None:
         load_classifier("timm:no_such_model")
 
 
+def test_a_folder_that_is_not_there_is_said_to_be_so() -> None:
+    with pytest.raises(ModelError, match=r"'\./nowhere' cannot be loaded: there is no such folder"):
+        load_classifier("./nowhere")
+
+
 def test_resize_is_antialiased_and_differentiable() -> None:
     images = pictures(2, side=64)[0].requires_grad_()
     out = Preprocessing(resize=16)(images)

@@ -120,6 +120,8 @@ def _from_transformers(name: str, resize: Resize, device: torch.device | str) ->
     folder = Path(name)
     if folder.is_dir():
         config = _folder_config(folder)
+    elif name.startswith((".", "/", "~")):  # no name of the hub does
+        raise ModelError(f"model {name!r} cannot be loaded: there is no such folder. {_CHOICES}")
     try:
         model, report = transformers.AutoModelForImageClassification.from_pretrained(
             name,

@@ -7,6 +7,7 @@ change that a file can hold (one level of one colour, 1/765 of a pixel) to a ful
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import fill
 from typing import Any, NamedTuple
 
 import matplotlib as mpl
@@ -34,6 +35,8 @@ SCALE = LogNorm(LEAST_CHANGE, 1.0)
 COLOURS = ListedColormap(mpl.colormaps["inferno"](np.linspace(0.25, 1, 256)), "change")
 #: Longest side of a picture inside a figure.
 _SHOWN = 900
+#: Letters in a line of a picture's title: class names may be long.
+_TITLE = 44
 #: Share of the picture's short side that the zoom shows, and its least size in pixels.
 _ZOOM, _LEAST_ZOOM = 1 / 8, 16
 
@@ -119,8 +122,8 @@ def write_side_by_side(
         axes = figure.subplots(2, 3, height_ratios=(ratio, 1))
         figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
         shown: list[tuple[Any, str]] = [
-            (levels(image[:, ::step, ::step]), f"picture: {before}"),
-            (levels(adversarial[:, ::step, ::step]), f"attacked: {after}"),
+            (levels(image[:, ::step, ::step]), fill(f"picture: {before}", _TITLE)),
+            (levels(adversarial[:, ::step, ::step]), fill(f"attacked: {after}", _TITLE)),
             (heat(small), "change of a pixel"),
             (levels(region.of(image)), f"{region.side} x {region.side} with most change"),
             (levels(region.of(adversarial)), "attacked"),

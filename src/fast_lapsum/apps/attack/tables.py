@@ -21,7 +21,8 @@ Row = dict[str, Any]
 OURS = "ours"
 #: A part of ours: in the tables, but nothing that ours could lose to.
 _ABLATION = "no-operator"
-_NO_RIVALS = ("paper-recipe", "dense")
+#: The paper's own, beside which everything is said twice.
+NO_RIVALS = ("paper-recipe", "dense")
 #: The columns of tab:attack-budget.
 BUDGETS = (100, 300, 1_000, 3_000, 10_000, 30_000, 100_000)
 #: What the paper's numbers were measured on.
@@ -182,7 +183,7 @@ def verdict(rows: list[Row], setting: str, calls: int) -> dict[str, Any]:
     }
     ours = spent.pop(OURS, {})
     spent.pop(_ABLATION, None)
-    rivals = {name: found for name, found in spent.items() if name not in _NO_RIVALS}
+    rivals = {name: found for name, found in spent.items() if name not in NO_RIVALS}
     middle = _median(ours.values())
     best_rival, best_other = _lowest_median(rivals), _lowest_median(spent)
     contested, won = _won(ours, rivals)

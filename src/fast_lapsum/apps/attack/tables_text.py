@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .tables import BUDGETS, PAPER_SETTING
+from .tables import BUDGETS, NO_RIVALS, PAPER_SETTING
 
 
 def markdown(tables: list[dict[str, Any]]) -> str:
@@ -95,17 +95,24 @@ def _verdict_sentence(found: dict[str, Any]) -> str:
         for name, pair in found["medians_where_both_fool"].items()
         if pair is not None
     )
+    others = [name for name in found["won_percent_against"] if name in NO_RIVALS]
+    any_other = f", {_number(found['best_other_median_B'])} of any other" if others else ""
+    of_all = (
+        f" ({_number(found['won_percent_of_all'])}% of {found['contested_by_all']} with"
+        f" {' and '.join(others)})"
+        if others
+        else ""
+    )
+    dense = found["dense_over_ours"]
     return (
         f"Ours fools all: {_yes(found['ours_fools_all'])}. Lowest median B:"
         f" {_yes(found['ours_lowest_median'])} ({_number(found['ours_median_B'])} against"
-        f" {_number(found['best_rival_median_B'])} of the best rival,"
-        f" {_number(found['best_other_median_B'])} of any other). These are over what each fools;"
-        " over the pictures that both fool ours is lower than every rival:"
+        f" {_number(found['best_rival_median_B'])} of the best rival{any_other}). These are over"
+        " what each fools; over the pictures that both fool ours is lower than every rival:"
         f" {_yes(found['ours_lower_where_both_fool'])} ({both or 'none'}). Lowest B on"
         f" {_number(found['won_percent'])}% of {found['contested']} pictures that it and rivals"
-        f" fool ({_number(found['won_percent_of_all'])}% of {found['contested_by_all']} with the"
-        f" paper's recipe and the control); against each alone: {against or 'none'}. Dense control"
-        f" over ours: {_number(found['dense_over_ours'])}x."
+        f" fool{of_all}; against each alone: {against or 'none'}."
+        + ("" if dense is None else f" Dense control over ours: {_number(dense)}x.")
     )
 
 
