@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
+from rich.table import Table
 from typer.testing import CliRunner, Result
 
 import toy_experiment as toy
@@ -241,3 +244,12 @@ def test_help_teaches() -> None:
     printed = plain(invoke("compare", "--help").stdout)
     assert "a results file, a folder of them, or a git commit" in printed
     assert "exit code is 1 if a case failed" in plain(invoke("all", "--help").stdout)
+
+
+def test_tables_in_a_pipe_lose_no_digits(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.StringIO()
+    monkeypatch.setattr(commands, "console", Console(file=written, width=80))
+    table = Table(*(f"n = 1e{power}" for power in range(12)))
+    table.add_row(*(f"{power / 7:.6f}" for power in range(12)))
+    commands._print_table(table)
+    assert all(f"{power / 7:.6f}" in written.getvalue() for power in range(12))

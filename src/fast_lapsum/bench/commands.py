@@ -22,6 +22,8 @@ from .records import ResultsError
 
 console = Console()
 errors = Console(stderr=True)
+#: Columns of a table that is not shown in a window.
+_WIDEST = 200
 
 
 def register(app: typer.Typer) -> None:
@@ -227,7 +229,7 @@ def _run(
             failures.append(f"{name}: {error}")
             continue
         for table in one.experiment.tables(record):
-            console.print(table)
+            _print_table(table)
         _say(f"Results: {one.path}")
         failures.extend(
             f"{name}, {records.label(row['key'])}: {row['reason']}"
@@ -310,3 +312,12 @@ def _fail(*messages: str) -> NoReturn:
     for message in messages:
         errors.print(f"[bold red]Error:[/] {escape(message)}", soft_wrap=True)
     raise typer.Exit(1)
+
+
+def _print_table(table: Table) -> None:
+    """As wide as it needs to be in a file or a pipe, where nobody's window would cut it."""
+    if console.is_terminal:
+        console.print(table)
+        return
+    wide = Console(file=console.file, width=max(console.width, _WIDEST), force_terminal=False)
+    wide.print(table)
