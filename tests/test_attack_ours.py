@@ -20,6 +20,7 @@ from fast_lapsum.apps.attack.measures import (
     through_png,
 )
 from fast_lapsum.apps.attack.methods import method
+from fast_lapsum.apps.attack.profile import has_operator
 from fast_lapsum.apps.attack.protocol import Limits, Progress, Result
 from fast_lapsum.apps.attack.proximal import no_change, proximal_step
 
@@ -110,7 +111,9 @@ def test_without_the_operator(
     images, labels = sure
     run = method("no-operator").run
     limits = Limits(calls=CALLS)
-    assert run(trained_classifier(), images[0], labels[0], None, limits, 0, None, None).success
+    result = run(trained_classifier(), images[0], labels[0], None, limits, 0, None, None)
+    assert result.success
+    assert not has_operator(result)  # so that none is timed
     with pytest.raises(AssertionError, match="was called"):
         ours.run(trained_classifier(), images[0], labels[0], limits=limits)
 

@@ -38,6 +38,7 @@ from triton.runtime.interpreter import InterpretedFunction
 
 from fast_lapsum.triton import launch
 from fast_lapsum.triton.plan import DONE, GATHERED
+from watching import settled_states
 
 inf, nan = math.inf, math.nan
 
@@ -561,16 +562,7 @@ def test_small_budgets_are_settled_in_the_rounds(
     k: float, t: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All scores of a short tail are one band, and the root may lie beyond the last of them."""
-    states: list[Tensor] = []
-    relaunched = launch.relaunch.launch
-
-    def watched(key: Any, function: Any, *rest: Any, **options: Any) -> Any:
-        made = relaunched(key, function, *rest, **options)
-        if function is launch.settle_forward:
-            states.append(rest[2][function.arg_names.index("state")])
-        return made
-
-    monkeypatch.setattr(launch.relaunch, "launch", watched)
+    states = settled_states(monkeypatch)
     settings = STREAM._replace(tile=512, singles=256, sample_chunks=64, capacity=1024)
     _check(normal(1, 4096, seed=3, dtype=torch.float32), k, t, settings=settings)
     assert float(states[0][0]) in (DONE.value, GATHERED.value)

@@ -6,14 +6,14 @@ What the rounds leave open one program solves alone, which takes milliseconds.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from fast_lapsum.triton import launch
-from fast_lapsum.triton.plan import ALONE, CORNER, STATE_FIELDS
+from fast_lapsum.triton.plan import ALONE, CORNER
+from watching import settled_states
 
 SHARES = (3e-5, 3e-4, 1e-3, 3.5e-3, 1e-2, 0.999)
 TEMPERATURES = (3.0, 1.0, 0.1, 0.018, 0.002)
@@ -35,17 +35,7 @@ def _rows(n: int) -> Iterator[Tensor]:
 def test_tails_are_settled_in_the_rounds(
     n: int, largest: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    states: list[Tensor] = []
-    relaunched = launch.relaunch.launch
-
-    def watched(key: Any, function: Any, *rest: Any, **options: Any) -> Any:
-        made = relaunched(key, function, *rest, **options)
-        if function is launch.settle_forward:
-            arguments = rest[2]
-            states.append(arguments[function.arg_names.index("state")])
-        return made
-
-    monkeypatch.setattr(launch.relaunch, "launch", watched)
+    states = settled_states(monkeypatch)
     tried = alone = 0
     for scores in _rows(n):
         for share in SHARES:
@@ -55,7 +45,7 @@ def test_tails_are_settled_in_the_rounds(
                 numbers = (None, k, None, t, None, None, largest, False, torch.float32)
                 p, _ = launch.forward(scores, *numbers, settings=launch.streaming(n))
                 assert abs(p.sum(dtype=torch.float64).item() - k) <= 1e-6 * k
-                state = float(states[-1][: STATE_FIELDS.value][0])
+                state = float(states[-1][0])
                 assert state != CORNER.value
                 tried += 1
                 alone += state == ALONE.value

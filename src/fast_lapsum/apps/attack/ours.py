@@ -262,7 +262,7 @@ class _Picture:
             self.kept = self._parameters()
         # A copy: what is given is a view, and would keep the whole stack.
         self.last = self.image if self.best.adversarial is not None else tried.clone()
-        tried_k, tried_t = self.k, self.t
+        tried_k, tried_t = (self.k, self.t) if settings.operator else (None, None)
         if size > 0:  # else the classifier is flat: nothing to learn from this step
             self._move(gradient, won, spent, loss, size, elasticity, slope_k, slope_t)
         self.step += 1
@@ -292,12 +292,8 @@ class _Picture:
         colours = self.image.clone()
         colours.flatten(1)[:, self.colours.places] += self.colours.values
         scores = torch.zeros_like(self.image[0]) if self.scores is None else self.scores.clone()
-        return {
-            "k": self.k,
-            "t": self.t,
-            "scores": scores.view_as(self.image[0]),
-            "colours": colours,
-        }
+        learned: dict[str, object] = {"scores": scores.view_as(self.image[0]), "colours": colours}
+        return learned | {"k": self.k, "t": self.t} if self.settings.operator else learned
 
     def _slopes(self, at_change: Tensor) -> tuple[Tensor, Tensor]:
         """Of log q + mu B by k and by t, through the operator."""

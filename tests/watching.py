@@ -1,0 +1,28 @@
+"""What the kernels of a call leave behind, for tests that ask how a row was solved."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from fast_lapsum.triton import launch
+
+
+def settled_states(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+    """The rows' states after `settle_forward`, a tensor per call from now on.
+
+    For calls with launch parameters of their own: others may be relaunched as a whole.
+    """
+    states: list[Tensor] = []
+    relaunched = launch.relaunch.launch
+
+    def watched(key: Any, function: Any, *rest: Any, **options: Any) -> Any:
+        made = relaunched(key, function, *rest, **options)
+        if function is launch.settle_forward:
+            states.append(rest[2][function.arg_names.index("state")])
+        return made
+
+    monkeypatch.setattr(launch.relaunch, "launch", watched)
+    return states
