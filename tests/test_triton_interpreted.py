@@ -37,7 +37,7 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 from triton.runtime.interpreter import InterpretedFunction
 
 from fast_lapsum.triton import launch
-from fast_lapsum.triton.plan import DONE, GATHERED
+from fast_lapsum.triton.plan import DONE, GATHERED, STATE_FIELDS
 from watching import settled_states
 
 inf, nan = math.inf, math.nan
@@ -566,6 +566,20 @@ def test_small_budgets_are_settled_in_the_rounds(
     settings = STREAM._replace(tile=512, singles=256, sample_chunks=64, capacity=1024)
     _check(normal(1, 4096, seed=3, dtype=torch.float32), k, t, settings=settings)
     assert float(states[0][0]) in (DONE.value, GATHERED.value)
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, -3e4])
+def test_equal_scores_far_from_the_root_round_alike(
+    value: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sixteen temperatures away, each distance may be off by 1e-6 of t: that must not add up."""
+    states = settled_states(monkeypatch)
+    settings = STREAM._replace(tile=512, singles=256, sample_chunks=64, capacity=1024)
+    scores, k = torch.full((2, 4096), value), torch.tensor([4e-4, 1e-3], dtype=torch.float64)
+    scores[1, 7] = value - 100.0
+    p, _ = _forward(scores, k, 0.1, settings=settings)
+    assert ((p.double().sum(-1) - k).abs() <= 2.5e-7 * k).all()
+    assert [float(states[0][row * STATE_FIELDS.value]) for row in (0, 1)] == [DONE.value] * 2
 
 
 def test_a_nan_that_no_sample_sees() -> None:

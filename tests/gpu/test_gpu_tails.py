@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from fast_lapsum import soft_topk
 from fast_lapsum.triton import launch
 from fast_lapsum.triton.plan import ALONE, CORNER
 from watching import settled_states
@@ -50,3 +51,12 @@ def test_tails_are_settled_in_the_rounds(
                 tried += 1
                 alone += state == ALONE.value
     assert alone <= 0.05 * tried
+
+
+@pytest.mark.parametrize("n", [10**6, 10**8])
+@pytest.mark.parametrize("value", [0.0, 1.0, -3e4])
+def test_equal_scores_far_from_the_root_round_alike(n: int, value: float) -> None:
+    scores = torch.full((n,), value, device="cuda")
+    for k in (1.0, 10.5, 1e-3 * n, n / 16, n - 1.0):
+        total = soft_topk(scores, k, 0.1).sum(dtype=torch.float64).item()
+        assert abs(total - k) <= 3e-7 * k

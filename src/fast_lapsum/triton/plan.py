@@ -31,6 +31,8 @@ ALONE = tl.constexpr(5.0)  # nothing any more: settle's one program had to read 
 #: Float64 values per row: what is wanted, trial b, half window, lo, hi, the bracket's two ends,
 #: and of a band N>, S<, S> outside it and the round's first ticket.
 STATE_FIELDS = tl.constexpr(11)
+#: Temperatures beyond which a tail sum has too few digits left to be taken there again.
+FARTHEST = tl.constexpr(40.0)
 #: A band is kept as so many lists, one for every so many lanes: adding to them does not queue up.
 LISTS = tl.constexpr(32)
 
@@ -360,6 +362,7 @@ def after_band(
     sum_above,
     found,
     fits,
+    IS_FIRST: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
     """GATHERED, unless the band overflowed or the root is surely not in it: then where to look."""
@@ -387,4 +390,14 @@ def after_band(
     is_inside = (left < next_b) & (next_b < right)
     next_b = tl.where(is_inside, next_b, middle_float(left, right, COMPUTE))
     is_useful = fits & (not is_below) & (not is_above)
+    if IS_FIRST:
+        # Beyond all scores the tail sum tells the root. The mask rounds the distances from there,
+        # and those of equal scores all alike: statistics at the root have the same rounding.
+        end = tl.where(hi == limit, lo, hi)
+        factor = model_factor((above - k).to(COMPUTE), sum_below.to(COMPUTE), sum_above.to(COMPUTE))
+        relative = tl.log(factor)
+        is_beyond = is_useful & is_open & (found == 0) & (tl.abs(relative) <= FARTHEST)
+        next_b = tl.where(is_beyond, end + t.to(COMPUTE) * relative, next_b)
+        next_half = tl.where(is_beyond, t.to(COMPUTE), next_half)
+        is_useful = is_useful & (not is_beyond)
     return tl.where(is_useful, GATHERED, STATISTICS), next_b, next_half, left, right

@@ -494,6 +494,7 @@ def round_forward(
                     above_sum,
                     tl.sum(lengths, 0),
                     tl.max(lengths, 0) <= capacity // LISTS,
+                    IS_FIRST,
                     COMPUTE,
                 )
                 tl.store(state + 7, total_above)
