@@ -582,6 +582,16 @@ def test_equal_scores_far_from_the_root_round_alike(
     assert [float(states[0][row * STATE_FIELDS.value]) for row in (0, 1)] == [DONE.value] * 2
 
 
+def test_equal_scores_at_a_temperature_that_their_digits_do_not_resolve(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Statistics at a root that is rounded by about t would not certify it: the band does."""
+    states = settled_states(monkeypatch)
+    settings = STREAM._replace(tile=512, singles=256, sample_chunks=64, capacity=1024)
+    _check(torch.full((1, 4096), -3e4), 1e-3, 3e-4, settings=settings)
+    assert float(states[0][0]) == GATHERED.value
+
+
 def test_a_nan_that_no_sample_sees() -> None:
     scores = normal(6, 321, dtype=torch.float32)
     scores[torch.arange(6), torch.tensor([0, 61, 130, 201, 280, 320])] = nan

@@ -396,8 +396,13 @@ def after_band(
         end = tl.where(hi == limit, lo, hi)
         factor = model_factor((above - k).to(COMPUTE), sum_below.to(COMPUTE), sum_above.to(COMPUTE))
         relative = tl.log(factor)
-        is_beyond = is_useful & is_open & (found == 0) & (tl.abs(relative) <= FARTHEST)
-        next_b = tl.where(is_beyond, end + t.to(COMPUTE) * relative, next_b)
-        next_half = tl.where(is_beyond, t.to(COMPUTE), next_half)
+        scale = t.to(COMPUTE)
+        root = end + scale * relative
+        # Rounded by more than a small part of t it would not certify itself.
+        unit = 2.0**-50 if COMPUTE == tl.float64 else 2.0**-21
+        is_near = (tl.abs(relative) <= FARTHEST) & (tl.abs(root) * unit <= scale)
+        is_beyond = is_useful & is_open & (found == 0) & is_near
+        next_b = tl.where(is_beyond, root, next_b)
+        next_half = tl.where(is_beyond, scale, next_half)
         is_useful = is_useful & (not is_beyond)
     return tl.where(is_useful, GATHERED, STATISTICS), next_b, next_half, left, right
