@@ -195,25 +195,73 @@ def test_proximal_step_without_enough_room_takes_all() -> None:
     assert torch.equal(step.values, torch.full((3, 16), -0.5))
 
 
+def _assert_decoded(image: Tensor, result: Result) -> None:
+    """The picture is x' = (1 - p) I + p sigma(z) with the p of the scores, k and t handed back."""
+    extra = result.extra
+    scores, colours = extra["scores"], extra["colours"]
+    k, t = extra["k"], extra["t"]
+    assert isinstance(scores, Tensor)
+    assert isinstance(colours, Tensor)
+    assert isinstance(k, float)
+    assert isinstance(t, float)
+    p = soft_topk(scores.flatten(), k, t).view_as(scores)
+    decoded = round_to_8_bits(torch.lerp(image, colours, p))
+    off = (decoded - result.adversarial).abs()  # a level where rounding is a tie
+    assert off.max() <= 1.01 / 255
+    assert (off > 0).sum() <= 2
+    assert float(p.sum()) == pytest.approx(k, rel=1e-5)
+    assert changed_pixels(result.adversarial, image) <= 2 * k + 5
+
+
 def test_result_is_decoded_by_the_operator(
     sure: tuple[Tensor, list[int]], results: list[Result]
 ) -> None:
-    """The picture is x' = (1 - p) I + p sigma(z) with the p of the scores, k and t handed back."""
     for image, result in zip(sure[0], results, strict=True):
-        extra = result.extra
-        scores, colours = extra["scores"], extra["colours"]
-        k, t = extra["k"], extra["t"]
-        assert isinstance(scores, Tensor)
-        assert isinstance(colours, Tensor)
-        assert isinstance(k, float)
-        assert isinstance(t, float)
-        p = soft_topk(scores.flatten(), k, t).view_as(scores)
-        decoded = round_to_8_bits(torch.lerp(image, colours, p))
-        off = (decoded - result.adversarial).abs()  # a level where rounding is a tie
-        assert off.max() <= 1.01 / 255
-        assert (off > 0).sum() <= 2
-        assert float(p.sum()) == pytest.approx(k, rel=1e-5)
-        assert changed_pixels(result.adversarial, image) <= 2 * k + 5
+        _assert_decoded(image, result)
+
+
+def test_a_batch_whose_pictures_race_for_classes_has_a_target_or_are_wrong(
+    sure: tuple[Tensor, list[int]],
+) -> None:
+    images, labels = sure
+    target = (labels[1] + 1) % 4
+    given = [labels[0], labels[1], (labels[2] + 1) % 4]
+    classifier = trained_classifier()
+    before = classifier.calls
+    limits = Limits(calls=250)
+    race, aimed, wrong = ours.attack_batch(
+        classifier, images, given, [None, target, None], limits=limits
+    )
+    assert (race.calls, aimed.calls, wrong.calls) == (250, 250, 1)
+    assert classifier.calls - before == 501
+    assert all(result.success for result in (race, aimed, wrong))
+    assert race.extra["aim"] in {0, 1, 2, 3} - {labels[0]}
+    assert aimed.extra["aim"] == target
+    assert budget(wrong.adversarial, images[2]) == 0
+    _assert_decoded(images[0], race)
+    settings = ours.DEFAULT._replace(classes=0)
+    away = ours.run(classifier, images[0], labels[0], limits=limits, settings=settings)
+    assert away.extra["aim"] is None
+    spent = budget(race.adversarial, images[0])
+    assert spent <= 1.2 * budget(away.adversarial, images[0])
+
+
+@pytest.mark.parametrize(
+    ("steps", "classes", "expected"),
+    [
+        (100, 12, []),
+        (200, 12, [(4, 16)]),
+        (300, 12, [(6, 16), (3, 33)]),
+        (1000, 12, [(12, 16), (3, 111)]),
+        (1000, 3, []),
+    ],
+)
+def test_heats_leave_steps_to_finish(
+    steps: int, classes: int, expected: list[tuple[int, int]]
+) -> None:
+    heats = ours._heats(steps, classes)
+    assert list(heats) == expected
+    assert sum(heat.classes * heat.steps for heat in heats) <= 2 / 3 * steps
 
 
 def test_hard_support_is_the_smallest_that_fools(

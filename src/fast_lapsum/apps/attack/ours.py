@@ -22,6 +22,10 @@ slope of log q where the rounded picture is, and moves each of the four in the w
 
 Steps shrink along half a cosine over the calls that are allowed, so that any limit is used whole.
 All steps are relative: nothing is set per picture or per resolution.
+
+With calls enough and no target, that is done several times (:mod:`.race`): for single classes, with
+few calls each, and then for the one that was reached with the lowest B. log q is minus that of the
+class gone for then, and B grows until any class but the true one is on top.
 """
 
 from __future__ import annotations
@@ -29,6 +33,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -51,6 +56,7 @@ from .protocol import (
     lead,
 )
 from .proximal import no_change, proximal_step, strength
+from .race import Heat, Race
 
 
 class Settings(NamedTuple):
@@ -70,7 +76,8 @@ class Settings(NamedTuple):
     memory: float = 0.5  # of the scores
     levels_per_pixel: float = 0.5  # lambda: what a pixel costs, in levels of one colour
     strongest: int = 300  # entries of the gradient that set its scale
-    patience: int | None = None  # stop after so many steps without a lower B
+    patience: int | None = None  # an attempt stops after so many steps without a lower B
+    classes: int = 12  # that are gone for in turn, at most; 3 or less: none is
     operator: bool = True  # without it every pixel that has a colour is shown, whole
 
 
@@ -120,17 +127,12 @@ def attack_batch(
     allowed = [number for number in (limits.calls, limits.steps) if number is not None]
     steps = min(allowed) if allowed else settings.steps
     start = time.perf_counter()
-    pictures = [
-        _Picture(
-            images[index],
-            labels[index],
-            wanted[index],
-            None if masks is None else masks[index],
-            settings,
-            steps,
-        )
-        for index in range(count)
-    ]
+    heats = _heats(steps, settings.classes)
+    pictures = []
+    for index in range(count):
+        task = images[index], labels[index], wanted[index], None if masks is None else masks[index]
+        begin = partial(_Attempt, *task, settings)
+        pictures.append(Race(begin, labels[index], wanted[index], steps, heats))
     for _ in range(steps):
         active = [index for index in range(count) if not pictures[index].done]
         late = limits.seconds is not None and time.perf_counter() - start >= limits.seconds
@@ -169,8 +171,23 @@ def run(
     return attack_batch(classifier, image[None], [label], [target], limits, hook, mask, settings)[0]
 
 
-class _Picture:
-    """What is learned for one picture."""
+def _heats(steps: int, classes: int) -> tuple[Heat, ...]:
+    """How the class is chosen; more than half of few steps, because nothing else is worth as much.
+
+    Sixteen steps are the least that reach most classes at all.
+    """
+    first = Heat(min(classes, steps // 50), 16)
+    second = Heat(3, steps // 9)
+    if first.classes <= second.classes:
+        return ()
+    return (first, second) if second.steps >= 2 * first.steps else (first,)
+
+
+class _Attempt:
+    """What is learned for one picture, to raise log q of the class ``aim`` or to lower the label's.
+
+    A picture that fools counts whichever class it is taken for, where there is no target.
+    """
 
     def __init__(
         self,
@@ -179,10 +196,12 @@ class _Picture:
         target: int | None,
         mask: Tensor | None,
         settings: Settings,
+        aim: int | None,
         steps: int,
     ) -> None:
         self.image = round_to_8_bits(image)
-        self.index = torch.tensor(label if target is None else target, device=image.device)
+        self.index = torch.tensor(label if aim is None else aim, device=image.device)
+        self.aim = aim
         self.label, self.target = label, target
         self.mask = mask
         self.settings = settings
@@ -202,6 +221,11 @@ class _Picture:
         self.change = self.colours.values  # what of it was tried
         self.scores: Tensor | None = None
         self.kept: dict[str, object] = {}
+
+    @property
+    def lowest(self) -> float:
+        """B of the best picture so far, inf while none fools."""
+        return self.best.budget
 
     @property
     def t(self) -> float:
@@ -229,9 +253,9 @@ class _Picture:
         return tried
 
     def log_q(self, logits: Tensor) -> Tensor:
-        """Of the true class, or minus that of the target: to be lowered."""
+        """Of the true class, or minus that of the aim: to be lowered."""
         log_q = log_order_statistic(logits, self.index)
-        return log_q if self.target is None else -log_q
+        return log_q if self.aim is None else -log_q
 
     def learn(self, tried: Tensor, logits: Tensor, log_q: Tensor, gradient: Tensor) -> Progress:
         """One step from what the classifier said."""
@@ -293,6 +317,7 @@ class _Picture:
         colours.flatten(1)[:, self.colours.places] += self.colours.values
         scores = torch.zeros_like(self.image[0]) if self.scores is None else self.scores.clone()
         learned: dict[str, object] = {"scores": scores.view_as(self.image[0]), "colours": colours}
+        learned["aim"] = self.aim
         return learned | {"k": self.k, "t": self.t} if self.settings.operator else learned
 
     def _slopes(self, at_change: Tensor) -> tuple[Tensor, Tensor]:
@@ -358,7 +383,7 @@ class _Picture:
         most = max(least, settings.growth * self._scheduled((1.0, 0.0)))
         if self.best.adversarial is None:
             least = most = settings.growth
-        boundary = settings.boundary if self.target is None else -settings.boundary
+        boundary = settings.boundary if self.aim is None else -settings.boundary
         needed = abs(loss - boundary) / max(abs(elasticity), 1e-12)
         size = min(max(needed, least), most)
         return -size if won else size
