@@ -145,6 +145,12 @@ def test_verdict_has_medians_over_the_pictures_that_both_fool() -> None:
     assert "| sigma-zero | 2 | 15 | 15 | 1.25 | 1 | 50 |" in text
 
 
+@pytest.mark.parametrize("part", ["no-operator", "no-race"])
+def test_verdict_leaves_out_parts_of_ours(part: str) -> None:
+    rows = [*ROWS, *(row(name, part, 1e-3) for name in "abc")]
+    assert tables.verdict(rows, "native", 100) == tables.verdict(ROWS, "native", 100)
+
+
 def test_verdict_against_all_counts_the_control() -> None:
     found = tables.verdict([*ROWS, *(row(name, "dense:x=1", 1.0) for name in "abc")], "native", 100)
     assert found["best_rival_median_B"] == 15

@@ -92,8 +92,8 @@ def attack(
     method: Annotated[
         str,
         typer.Option(
-            help="ours, no-operator, paper-recipe, dense, sigma-zero, sparse-pgd, pgd-l0 or"
-            " sparse-fool; settings after colons: sigma-zero:step=0.3."
+            help="ours, no-operator, no-race, paper-recipe, dense, sigma-zero, sparse-pgd, pgd-l0"
+            " or sparse-fool; settings after colons: sigma-zero:step=0.3."
         ),
     ] = "ours",
     steps: Annotated[

@@ -36,6 +36,8 @@ METHODS: dict[str, Method] = {
     "ours": Method(_with_settings(ours.OURS), ours.DEFAULT),
     # What the operator brings: the same attack without it.
     "no-operator": Method(_with_settings(ours.OURS), ours.DEFAULT._replace(operator=False)),
+    # What the choice of the class brings, likewise.
+    "no-race": Method(_with_settings(ours.OURS), ours.DEFAULT._replace(classes=0)),
     "paper-recipe": Method(_with_settings(paper.PAPER), paper.DEFAULT),
     "dense": Method(_with_settings(dense.DENSE), paper.DEFAULT._replace(first_share=2 / 255)),
     "sigma-zero": Method(sigma_zero.attack, sigma_zero.Settings()),

@@ -19,8 +19,8 @@ from .methods import METHODS, base_name
 Row = dict[str, Any]
 
 OURS = "ours"
-#: A part of ours: in the tables, but nothing that ours could lose to.
-_ABLATION = "no-operator"
+#: Parts of ours: in the tables, but nothing that ours could lose to.
+_ABLATIONS = ("no-operator", "no-race")
 #: The paper's own, beside which everything is said twice.
 NO_RIVALS = ("paper-recipe", "dense")
 #: The columns of tab:attack-budget.
@@ -182,7 +182,8 @@ def verdict(rows: list[Row], setting: str, calls: int) -> dict[str, Any]:
         for name, found in by_method.items()
     }
     ours = spent.pop(OURS, {})
-    spent.pop(_ABLATION, None)
+    for name in _ABLATIONS:
+        spent.pop(name, None)
     rivals = {name: found for name, found in spent.items() if name not in NO_RIVALS}
     middle = _median(ours.values())
     best_rival, best_other = _lowest_median(rivals), _lowest_median(spent)
