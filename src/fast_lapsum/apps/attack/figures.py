@@ -42,6 +42,8 @@ _ZOOM, _LEAST_ZOOM = 1 / 8, 16
 
 LOOKS = {
     "ours": style.Look(style.VERMILION, style.SOLID, "o", 3.0, style.TOP),
+    "no-operator": style.Look(style.MUTED, style.DASHED, ".", 1.2, 3),
+    "no-race": style.Look(style.MUTED, style.DOTTED, "x", 1.2, 3),
     "paper-recipe": style.Look(style.ORANGE, style.DASHED, "D", 1.7, 5),
     "sigma-zero": style.Look(style.BLUE, style.SOLID, "s", 1.7, 5),
     "sparse-pgd": style.Look(style.GREEN, style.DASHED, "^", 1.5, 5),
@@ -49,7 +51,7 @@ LOOKS = {
     "sparse-fool": style.Look(style.SKY, style.DOTTED, "P", 1.5, 4),
     "dense": style.Look(style.INK, style.DOTTED, "X", 1.5, 4),
 }
-_OTHER = style.Look(style.MUTED, style.DASHED, ".", 1.2, 3)
+_OTHER = style.Look(style.GREYS[0], style.DASHDOT, "+", 1.2, 3)
 
 
 class Region(NamedTuple):
