@@ -11,9 +11,9 @@ from rich.console import Console
 from fast_lapsum.bench.results import finished_file, write_json
 
 from . import compare, figures, picture_run, tables, tables_text
-from .compare import Plan
 from .comparison_file import Record
 from .protocol import Classifier
+from .rows import Plan
 
 
 def run(

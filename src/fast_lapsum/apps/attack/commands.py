@@ -262,8 +262,9 @@ def attack_bench(
     model. A run that was stopped goes on where it was: every finished row is in results.json.
     """
     _check_packages()
-    from . import bench_run, compare
+    from . import bench_run
     from . import methods as registry
+    from .rows import Plan
 
     where = options.device(device)
     names = tuple(part.strip() for part in methods.split(",")) if methods else registry.DEFAULT
@@ -275,7 +276,7 @@ def attack_bench(
     sizes = _several(settings, _resize, "--settings")
     numbers = tuple(sorted(_several(calls, options.whole(at_least=1), "--calls")))
     with _clean_end():
-        plan = compare.Plan(
+        plan = Plan(
             model,
             names,
             _resolved(sizes, model, where),

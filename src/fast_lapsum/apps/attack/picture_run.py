@@ -19,13 +19,13 @@ from fast_lapsum.bench.results import write_json
 
 from . import figures, pictures
 from .classifiers import Resize, load_classifier
-from .compare import classified, measured, one_line
 from .measures import pixel_changes
 from .memory import is_memory
 from .pictures import PictureError
 from .profile import StepClock, has_operator, profile
 from .protocol import Attack, Classifier, Limits, Result
 from .protocol import Progress as Step
+from .rows import classified, measured, one_line
 
 FORMAT = "fast-lapsum attacked picture"
 VERSION = 1
