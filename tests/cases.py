@@ -313,3 +313,20 @@ def torture(seed: int, cases: int, rows: int = 50, largest_n: int = 65_536) -> I
         scores = torch.stack([DISTRIBUTIONS[name](n, g) for name in chosen])
         yield Batch(scores, k, temperature, chosen)
         done += count
+
+
+def gradients(p: Tensor, *leaves: Tensor, seed: int = 0) -> tuple[Tensor, ...]:
+    """Gradients of a random weighted sum of p."""
+    return torch.autograd.grad(p, leaves, normal(*p.shape, seed=seed, dtype=p.dtype))
+
+
+def leaf_of(*values: object, dtype: torch.dtype = torch.float64) -> Tensor:
+    """A tensor of these values that wants a gradient."""
+    data = values[0] if len(values) == 1 else list(values)
+    return torch.tensor(data, dtype=dtype, requires_grad=True)
+
+
+def same(actual: Tensor, wanted: object) -> None:
+    """Every element equal, NaN too."""
+    wanted = torch.as_tensor(wanted, dtype=actual.dtype)
+    torch.testing.assert_close(actual.detach(), wanted, rtol=0, atol=0, equal_nan=True)

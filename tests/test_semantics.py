@@ -1,4 +1,7 @@
-"""What users rely on, a test for every row of the table of semantics."""
+"""What users rely on, a test for every row of the table of semantics.
+
+Scores that are no numbers have a file of their own: test_special_scores.py.
+"""
 
 from __future__ import annotations
 
@@ -11,25 +14,11 @@ import torch
 from torch import Tensor
 
 import fast_lapsum
-from cases import DTYPES, FULL_DTYPES, assert_budget, generator, normal
+from cases import DTYPES, FULL_DTYPES, assert_budget, generator, gradients, leaf_of, normal, same
 from fast_lapsum import hard_topk_mask, log_soft_topk, sample_topk, soft_topk, threshold
 
 inf, nan = math.inf, math.nan
 ROW = [3.0, -1.0, 2.0, 0.5]
-
-
-def _gradients(p: Tensor, *leaves: Tensor, seed: int = 0) -> tuple[Tensor, ...]:
-    return torch.autograd.grad(p, leaves, normal(*p.shape, seed=seed, dtype=p.dtype))
-
-
-def _leaf(*values: object, dtype: torch.dtype = torch.float64) -> Tensor:
-    data = values[0] if len(values) == 1 else list(values)
-    return torch.tensor(data, dtype=dtype, requires_grad=True)
-
-
-def _same(actual: Tensor, wanted: object) -> None:
-    wanted = torch.as_tensor(wanted, dtype=actual.dtype)
-    torch.testing.assert_close(actual.detach(), wanted, rtol=0, atol=0, equal_nan=True)
 
 
 # k = 0, k = n
@@ -48,7 +37,7 @@ def test_the_empty_and_the_full_budget_are_exact(
         p = soft_topk(scores, budget, temperature, solver=backend)
         assert (p == value).all()
         leaves = (scores, temperature) + ((budget,) if as_tensor else ())
-        for grad in _gradients(p, *leaves):
+        for grad in gradients(p, *leaves):
             assert grad.isfinite().all()
 
 
@@ -56,7 +45,7 @@ def test_the_gradient_for_k_at_its_ends_is_one_sided(backend: str) -> None:
     """At k = 0 and k = n the mass still goes where q points: <1, q> = 1."""
     scores = normal(9)
     for k in (0.0, 9.0):
-        budget = _leaf(k)
+        budget = leaf_of(k)
         (grad,) = torch.autograd.grad(soft_topk(scores, budget, 0.5, solver=backend).sum(), budget)
         assert float(grad) == pytest.approx(1.0, rel=1e-12)
 
@@ -77,9 +66,9 @@ def test_every_row_has_its_own_budget_and_temperature(backend: str, dtype: torch
 
 
 def test_k_and_temperature_get_gradients_of_their_own_shape(backend: str) -> None:
-    scores, k, t = normal(2, 3, 11), _leaf([[2.5], [4.0]]), _leaf([0.3, 0.6, 0.9])
+    scores, k, t = normal(2, 3, 11), leaf_of([[2.5], [4.0]]), leaf_of([0.3, 0.6, 0.9])
     p = soft_topk(scores, k, t, solver=backend)
-    d_k, d_t = _gradients(p, k, t)
+    d_k, d_t = gradients(p, k, t)
     assert d_k.shape == (2, 1)
     assert d_t.shape == (3,)
     assert d_k.abs().min() > 0
@@ -110,7 +99,7 @@ def test_zero_temperature_is_the_hard_limit(
     backend: str, dtype: torch.dtype, t: float | Tensor
 ) -> None:
     """1 above, 0 below, ties at the boundary share what is left."""
-    scores = _leaf([1.0, 4.0, 2.0, 2.0, 2.0, -3.0], dtype=dtype)
+    scores = leaf_of([1.0, 4.0, 2.0, 2.0, 2.0, -3.0], dtype=dtype)
     for k, wanted in (
         (1, [0, 1, 0, 0, 0, 0]),
         (2.5, [0, 1, 0.5, 0.5, 0.5, 0]),
@@ -122,23 +111,23 @@ def test_zero_temperature_is_the_hard_limit(
         (6, [1, 1, 1, 1, 1, 1]),
     ):
         p = soft_topk(scores, k, t, solver=backend)
-        _same(p, wanted)
-        (grad,) = _gradients(p, scores)
-        _same(grad, [0.0] * 6)
+        same(p, wanted)
+        (grad,) = gradients(p, scores)
+        same(grad, [0.0] * 6)
 
 
 def test_gradients_at_zero_temperature_are_zero(backend: str) -> None:
-    scores, k, t = _leaf(ROW), _leaf(2.0), _leaf(0.0)
-    for grad in _gradients(soft_topk(scores, k, t, solver=backend), scores, k, t):
-        _same(grad, torch.zeros(grad.shape))
+    scores, k, t = leaf_of(ROW), leaf_of(2.0), leaf_of(0.0)
+    for grad in gradients(soft_topk(scores, k, t, solver=backend), scores, k, t):
+        same(grad, torch.zeros(grad.shape))
 
 
 def test_zero_temperature_beside_soft_rows(backend: str) -> None:
-    scores, t = normal(3, 8).requires_grad_(), _leaf([0.0, 1.0, 0.0])
+    scores, t = normal(3, 8).requires_grad_(), leaf_of([0.0, 1.0, 0.0])
     p = soft_topk(scores, 3, t, solver=backend)
-    _same(p[0], hard_topk_mask(scores[0], 3))
+    same(p[0], hard_topk_mask(scores[0], 3))
     assert 0 < p[1].min() < p[1].max() < 1
-    d_scores, d_t = _gradients(p, scores, t)
+    d_scores, d_t = gradients(p, scores, t)
     assert (d_scores[[0, 2]] == 0).all()
     assert (d_scores[1] != 0).all()
     assert d_t[1] != 0
@@ -170,190 +159,8 @@ def test_a_constant_row_shares_evenly(
         # p is off by the rounding of u = log(2 k / n).
         rtol = 4 * torch.finfo(dtype).eps * (1 + abs(math.log(2 * k / n)))
         torch.testing.assert_close(p, torch.full_like(p, k / n), rtol=rtol, atol=0)
-        (grad,) = _gradients(p, scores)
+        (grad,) = gradients(p, scores)
         assert grad.isfinite().all()
-
-
-# score = -inf, or masked out
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("t", [0.0, 1e-3, 1.0])
-def test_left_out_scores_get_nothing_and_count_for_nothing(
-    backend: str, dtype: torch.dtype, t: float
-) -> None:
-    kept = normal(7, dtype=dtype)
-    row = torch.tensor([-inf] * 12, dtype=dtype)
-    where = torch.tensor([0, 2, 3, 5, 8, 9, 11])
-    row[where] = kept
-    left_out = ~torch.isin(torch.arange(12), where)
-    for k in (0.0, 1.5, 3.0, 6.9, 7.0):
-        alone = soft_topk(kept, k, t, solver=backend)
-        by_inf = row.clone().requires_grad_()
-        by_mask = torch.where(left_out, 100.0, row).to(dtype).requires_grad_()
-        for leaf, mask in ((by_inf, None), (by_mask, ~left_out)):
-            p = soft_topk(leaf, k, t, mask=mask, solver=backend)
-            torch.testing.assert_close(p[where], alone, rtol=4e-7, atol=1e-9)
-            assert (p[left_out] == 0).all()
-            (grad,) = _gradients(p, leaf)
-            assert (grad[left_out] == 0).all()
-            assert grad.isfinite().all()
-
-
-def test_k_up_to_the_valid_count_takes_all_that_is_valid(backend: str) -> None:
-    scores = torch.tensor([1.0, -inf, 0.0, 5.0])
-    mask = torch.tensor([True, True, True, False])
-    _same(soft_topk(scores, 3, solver=backend), [1, 0, 1, 1])
-    _same(soft_topk(scores, 2, mask=mask, solver=backend), [1, 0, 1, 0])
-
-
-def test_masked_nan_and_inf_are_left_out_too(backend: str) -> None:
-    """What is masked out may hold anything, forward and backward."""
-    scores = _leaf([nan, 2.0, inf, 1.0, -inf, 0.0])
-    mask = torch.tensor([False, True, False, True, True, True])
-    p = soft_topk(scores, 1.5, 0.5, mask=mask, solver=backend)
-    wanted = soft_topk(torch.tensor([2.0, 1.0, 0.0], dtype=torch.float64), 1.5, 0.5)
-    torch.testing.assert_close(p[[1, 3, 5]], wanted)
-    assert (p[[0, 2, 4]] == 0).all()
-    (grad,) = _gradients(p, scores)
-    assert grad.isfinite().all()
-    assert (grad[[0, 2, 4]] == 0).all()
-    assert (log_soft_topk(scores, 1.5, mask=mask, solver=backend)[[0, 2, 4]] == -inf).all()
-
-
-@pytest.mark.parametrize("t", [0.0, 1.0])
-def test_everything_left_out_with_nothing_to_spend(backend: str, t: float) -> None:
-    temperature = _leaf(t)
-    for scores, mask in (
-        (_leaf([-inf, -inf, -inf]), None),
-        (_leaf([1.0, nan, inf]), torch.zeros(3, dtype=torch.bool)),
-    ):
-        k = _leaf(0.0)
-        p = soft_topk(scores, k, temperature, mask=mask, solver=backend)
-        _same(p, [0, 0, 0])
-        for grad in _gradients(p, scores, k, temperature):
-            _same(grad, torch.zeros(grad.shape))
-        _same(soft_topk(scores, 0, t, mask=mask, hard=True, solver=backend), [0, 0, 0])
-        _same(soft_topk(scores, _leaf(1.0), t, mask=mask, solver=backend), [nan, nan, nan])
-
-
-# score = +inf
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("t", [0.0, 1e-3, 1.0])
-def test_infinite_scores_are_taken_whole(backend: str, dtype: torch.dtype, t: float) -> None:
-    scores = _leaf([0.0, inf, 1.0, inf, -2.0], dtype=dtype)
-    finite = torch.tensor([0.0, 1.0, -2.0], dtype=dtype)
-    for k in (2.0, 2.5, 3.0, 4.75, 5.0):
-        p = soft_topk(scores, k, t, solver=backend)
-        assert (p[[1, 3]] == 1).all()
-        alone = soft_topk(finite, k - 2, t, solver=backend)
-        torch.testing.assert_close(p[[0, 2, 4]], alone, rtol=4e-7, atol=1e-9)
-        (grad,) = _gradients(p, scores)
-        assert (grad[[1, 3]] == 0).all()
-        assert grad.isfinite().all()
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("t", [0.0, 1.0])
-def test_more_infinities_than_budget_share_it(backend: str, dtype: torch.dtype, t: float) -> None:
-    scores, k, temperature = _leaf([0.0, inf, inf, inf, inf, -inf], dtype=dtype), _leaf(1.0), t
-    for budget, share in ((1.0, 0.25), (3.0, 0.75), (0.5, 0.125), (0.0, 0.0)):
-        p = soft_topk(scores, budget, temperature, solver=backend)
-        _same(p, [0, share, share, share, share, 0])
-        (grad,) = _gradients(p, scores)
-        _same(grad, [0.0] * 6)
-    p = soft_topk(scores, k, temperature, solver=backend)
-    assert all(grad.isfinite().all() for grad in _gradients(p, scores, k))
-
-
-def test_only_infinities(backend: str) -> None:
-    scores = _leaf([inf, inf])
-    _same(soft_topk(scores, 2, solver=backend), [1, 1])
-    _same(soft_topk(scores, 1, solver=backend), [0.5, 0.5])
-    _same(soft_topk(_leaf([inf, -inf]), 1, solver=backend), [1, 0])
-
-
-# NaN in a row
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("n", [1, 5, 300])
-def test_nan_spoils_its_own_row_only(backend: str, dtype: torch.dtype, n: int) -> None:
-    clean = normal(4, n, dtype=dtype)
-    dirty = clean.clone()
-    dirty[2, n // 2] = nan
-    k = torch.full((4,), n / 2, dtype=torch.float64, requires_grad=True)
-    t = torch.ones(4, dtype=torch.float64, requires_grad=True)
-    good = torch.tensor([0, 1, 3])
-    want = soft_topk(clean, k, t, solver=backend)
-    leaf = dirty.clone().requires_grad_()
-    p = soft_topk(leaf, k, t, solver=backend)
-    assert p[2].isnan().all()
-    _same(p[good], want[good])
-    d_scores, d_k, d_t = _gradients(p, leaf, k, t)
-    for grad in (d_scores, d_k, d_t):
-        assert grad[2].isnan().all()
-        assert grad[good].isfinite().all()
-    for function in (log_soft_topk, threshold):
-        result = function(dirty, k, t, solver=backend)
-        assert result[2].isnan().all()
-        assert result[good].isfinite().all()
-
-
-def test_bad_rows_next_to_good_ones(backend: str) -> None:
-    """NaN, too much budget, both infinities and a mask in one batch: each row on its own."""
-    scores = torch.tensor(
-        [
-            [1.0, 2.0, 3.0, 4.0],
-            [nan, 2.0, 3.0, 4.0],
-            [inf, inf, inf, 4.0],
-            [inf, 2.0, -inf, 4.0],
-            [1.0, 2.0, 3.0, 4.0],
-            [-inf, -inf, -inf, 4.0],
-            [nan, 2.0, inf, 4.0],
-        ],
-        requires_grad=True,
-    )
-    mask = torch.ones(7, 4, dtype=torch.bool)
-    mask[4, :3] = False
-    mask[6, 0] = False
-    p = soft_topk(scores, torch.tensor(2.0), 0.5, mask=mask, solver=backend)
-    third = 2 / 3
-    _same(p[1], [nan] * 4)
-    torch.testing.assert_close(p[2], torch.tensor([third, third, third, 0.0]))
-    assert p[3, 0] == 1
-    assert p[3, 2] == 0
-    _same(p[4], [nan] * 4)
-    _same(p[5], [nan] * 4)
-    assert p[6, 0] == 0
-    assert p[6, 2] == 1
-    assert_budget(p[[0, 2, 3, 6]].detach(), 2.0)
-    (grad,) = _gradients(p, scores)
-    assert grad[[0, 2, 3, 6]].isfinite().all()
-    assert grad[[1, 4, 5]].isnan().all()
-
-
-# tensor values without an answer
-
-
-@pytest.mark.parametrize(
-    ("k", "t"),
-    [(-1.0, 1.0), (5.0, 1.0), (nan, 1.0), (inf, 1.0), (2.0, -1.0), (2.0, nan), (2.0, inf)],
-)
-def test_tensor_values_without_an_answer_make_nan_rows(backend: str, k: float, t: float) -> None:
-    scores = normal(3, 4, dtype=torch.float32).requires_grad_()
-    ks, ts = torch.tensor([2.0, k, 2.0]), torch.tensor([1.0, t, 1.0])
-    for hard in (False, True):
-        p = soft_topk(scores, ks, ts, hard=hard, solver=backend)
-        assert p[1].isnan().all()
-        assert p[[0, 2]].isfinite().all()
-        (grad,) = _gradients(p, scores)
-        assert grad[1].isnan().all()
-        assert grad[[0, 2]].isfinite().all()
-    with pytest.raises(ValueError, match=r"in row \(1,\)"):
-        soft_topk(scores, ks, ts, solver=backend, validate=True)
 
 
 # float16 / bfloat16, float64
@@ -381,7 +188,7 @@ def test_autocast_returns_float32(backend: str, dtype: torch.dtype) -> None:
     assert p.dtype == torch.float32
     assert log_p.dtype == torch.float32
     assert_budget(p.detach(), 7.5)
-    (grad,) = _gradients(p, scores)
+    (grad,) = gradients(p, scores)
     assert grad.dtype == dtype
 
 
@@ -469,7 +276,7 @@ def test_inputs_are_never_mutated(backend: str, dtype: torch.dtype, hard: bool) 
         p.backward(upstream)
         assert torch.equal(upstream, kept)
         for name, value in inputs.items():
-            _same(value, before[name])
+            same(value, before[name])
 
 
 def test_the_result_shares_no_memory_with_the_input(backend: str) -> None:
@@ -477,7 +284,7 @@ def test_the_result_shares_no_memory_with_the_input(backend: str) -> None:
     p = soft_topk(scores, 8, solver=backend)
     assert p.data_ptr() != scores.data_ptr()
     p.zero_()
-    _same(scores, normal(3, 8))
+    same(scores, normal(3, 8))
 
 
 # largest=False
@@ -485,18 +292,18 @@ def test_the_result_shares_no_memory_with_the_input(backend: str) -> None:
 
 @pytest.mark.parametrize("t", [0.0, 1e-3, 1.0])
 def test_smallest_mirrors_largest(backend: str, t: float) -> None:
-    scores = _leaf([3.0, -1.0, -inf, 2.0, inf, 0.5])
-    mirrored = _leaf([-3.0, 1.0, inf, -2.0, -inf, -0.5])
+    scores = leaf_of([3.0, -1.0, -inf, 2.0, inf, 0.5])
+    mirrored = leaf_of([-3.0, 1.0, inf, -2.0, -inf, -0.5])
     for k in (1.0, 2.0, 2.5, 4.0, 5.0):
         p = soft_topk(scores, k, t, largest=False, solver=backend)
         q = soft_topk(mirrored, k, t, solver=backend)
-        _same(p, q.detach())
-        _same(_gradients(p, scores)[0], -_gradients(q, mirrored)[0])
-        _same(
+        same(p, q.detach())
+        same(gradients(p, scores)[0], -gradients(q, mirrored)[0])
+        same(
             threshold(scores, k, t, largest=False, solver=backend),
             -threshold(mirrored, k, t, solver=backend),
         )
-        _same(
+        same(
             log_soft_topk(scores, k, t, largest=False, solver=backend),
             log_soft_topk(mirrored, k, t, solver=backend).detach(),
         )
@@ -505,7 +312,7 @@ def test_smallest_mirrors_largest(backend: str, t: float) -> None:
 def test_smallest_with_a_mask_and_a_dim(backend: str) -> None:
     scores, mask = normal(9, 4), torch.rand(9, 4, generator=generator(2)) < 0.7
     p = soft_topk(scores, 1.5, 0.3, dim=0, largest=False, mask=mask, solver=backend)
-    _same(p, soft_topk(-scores, 1.5, 0.3, dim=0, mask=mask, solver=backend))
+    same(p, soft_topk(-scores, 1.5, 0.3, dim=0, mask=mask, solver=backend))
 
 
 # hard=True
@@ -528,19 +335,19 @@ def test_hard_has_exactly_k_ones_the_earliest_of_ties_first(
         for budget in (k, torch.tensor(k), torch.tensor([float(k)] * 2)):
             p = soft_topk(scores, budget, t, hard=True, solver=backend)
             assert p.dtype == dtype
-            _same(p, [first, second])
-            _same(hard_topk_mask(scores, budget), [first, second])
+            same(p, [first, second])
+            same(hard_topk_mask(scores, budget), [first, second])
 
 
 def test_hard_respects_mask_and_infinities(backend: str) -> None:
     scores = torch.tensor([inf, 1.0, inf, -inf, 2.0, nan])
     mask = torch.tensor([True, True, True, True, True, False])
-    _same(soft_topk(scores, 1, hard=True, mask=mask, solver=backend), [1, 0, 0, 0, 0, 0])
-    _same(soft_topk(scores, 3, hard=True, mask=mask, solver=backend), [1, 0, 1, 0, 1, 0])
-    _same(soft_topk(scores, 4, hard=True, mask=mask, solver=backend), [1, 1, 1, 0, 1, 0])
-    _same(soft_topk(scores, 2, hard=True, solver=backend), [nan] * 6)
+    same(soft_topk(scores, 1, hard=True, mask=mask, solver=backend), [1, 0, 0, 0, 0, 0])
+    same(soft_topk(scores, 3, hard=True, mask=mask, solver=backend), [1, 0, 1, 0, 1, 0])
+    same(soft_topk(scores, 4, hard=True, mask=mask, solver=backend), [1, 1, 1, 0, 1, 0])
+    same(soft_topk(scores, 2, hard=True, solver=backend), [nan] * 6)
     smallest = soft_topk(scores, 2, hard=True, mask=mask, largest=False, solver=backend)
-    _same(smallest, [0, 1, 0, 1, 0, 0])
+    same(smallest, [0, 1, 0, 1, 0, 0])
 
 
 def test_hard_needs_a_whole_k(backend: str) -> None:
@@ -569,7 +376,7 @@ def test_the_returned_threshold_is_detached_and_the_same(backend: str, dtype: to
     assert p.requires_grad
     assert not b.requires_grad
     assert b.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
-    _same(b, threshold(scores, 4.5, 0.3, solver=backend).detach())
+    same(b, threshold(scores, 4.5, 0.3, solver=backend).detach())
 
 
 @pytest.mark.parametrize("guess", [nan, inf, -inf, 0.0, 1e30, -1e30, 1e-300])
@@ -592,7 +399,7 @@ def test_lapsum_chooses_the_side_by_the_sign_of_alpha(number: bool) -> None:
 
 
 def test_lapsum_takes_a_side_per_row_and_gives_alpha_its_gradient() -> None:
-    scores, alpha = normal(3, 9), _leaf([-0.5, 0.25, -2.0])
+    scores, alpha = normal(3, 9), leaf_of([-0.5, 0.25, -2.0])
     p = fast_lapsum.lapsum(scores, 2.5, alpha)
     for row, largest in enumerate((True, False, True)):
         t = abs(alpha[row].item())
