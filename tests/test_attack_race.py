@@ -77,10 +77,10 @@ def _run(
 
 def test_the_class_that_fools_with_least_gets_what_is_left() -> None:
     costs: dict[int | None, float] = {1: 4.0, 2: 6.0, 3: 2.0, 4: 1.0}
-    race, attempts, said = _run(costs, 60, [Heat(3, 8)])
-    # By logit, the true class left out; class 4 comes too late to take part.
-    assert [one.aim for one in attempts] == [2, 1, 3, 3]
-    assert [one.steps for one in attempts] == [8, 8, 8, 36]
+    race, attempts, said = _run(costs, 60, [Heat(4, 8)])
+    # Away from the true class, then the others by logit; class 4 comes too late to take part.
+    assert [one.aim for one in attempts] == [None, 2, 1, 3, 3]
+    assert [one.steps for one in attempts] == [8, 8, 8, 8, 28]
     assert [one.step for one in said] == list(range(1, 61))
     assert race.done
     result = race.result(1.5)
@@ -91,21 +91,29 @@ def test_the_class_that_fools_with_least_gets_what_is_left() -> None:
 
 def test_the_second_heat_is_among_the_best_of_the_first() -> None:
     costs: dict[int | None, float] = {1: 4.0, 2: 5.0, 3: 6.0, 4: 3.0}
-    _, attempts, _ = _run(costs, 60, [Heat(4, 7), Heat(2, 9)])
-    assert [one.aim for one in attempts] == [2, 1, 3, 4, 4, 1, 4]
-    assert sum(one.step for one in attempts) == 60
+    _, attempts, _ = _run(costs, 64, [Heat(5, 7), Heat(2, 9)])
+    assert [one.aim for one in attempts] == [None, 2, 1, 3, 4, 4, 1, 4]
+    assert sum(one.step for one in attempts) == 64
+
+
+def test_away_from_the_true_class_wins_where_it_costs_least() -> None:
+    costs: dict[int | None, float] = {None: 3.0, 1: 4.0, 2: 5.0}
+    race, attempts, _ = _run(costs, 50, [Heat(3, 7), Heat(2, 9)])
+    assert [one.aim for one in attempts] == [None, 2, 1, None, 1, None]
+    assert race.result(0.0).extra["aim"] is None
 
 
 def test_an_attempt_that_stops_early_leaves_its_steps_to_the_last() -> None:
     costs: dict[int | None, float] = {1: 4.0, 2: 6.0, 3: 2.0}
-    _, attempts, _ = _run(costs, 60, [Heat(3, 8)], stops={1: 5})
-    assert [(one.aim, one.step) for one in attempts] == [(2, 8), (1, 5), (3, 8), (3, 39)]
+    _, attempts, _ = _run(costs, 60, [Heat(4, 8)], stops={1: 5})
+    taken = [(one.aim, one.step) for one in attempts]
+    assert taken == [(None, 8), (2, 8), (1, 5), (3, 8), (3, 31)]
 
 
 def test_the_best_picture_of_all_attempts_is_kept() -> None:
     costs: dict[int | None, float] = {1: 4.0, 2: 2.0, 3: 6.0}
     finals: dict[int | None, float] = {2: 5.0}
-    race, attempts, said = _run(costs, 40, [Heat(3, 8)], finals=finals)
+    race, attempts, said = _run(costs, 48, [Heat(4, 8)], finals=finals)
     assert attempts[-1].lowest == 5.0
     assert said[-1].best_budget == 2.0
     assert race.lowest == 2.0
@@ -114,7 +122,7 @@ def test_the_best_picture_of_all_attempts_is_kept() -> None:
 
 def test_where_no_class_is_reached_the_true_one_is_left() -> None:
     race, attempts, said = _run({}, 50, [Heat(3, 8), Heat(2, 8)])
-    assert [(one.aim, one.step) for one in attempts] == [(2, 8), (1, 8), (3, 8), (None, 26)]
+    assert [(one.aim, one.step) for one in attempts] == [(None, 8), (2, 8), (1, 8), (None, 26)]
     assert said[-1].best_budget is None
     assert race.done
     assert not race.result(0.0).success
@@ -124,7 +132,7 @@ def test_stopped_between_two_attempts_the_last_one_tells() -> None:
     race, _, _ = _run({}, 60, [Heat(3, 8)], stop_after=8)
     result = race.result(0.0)
     assert not race.done
-    assert (result.success, result.calls, result.extra["aim"]) == (False, 8, 2)
+    assert (result.success, result.calls, result.extra["aim"]) == (False, 8, None)
 
 
 @pytest.mark.parametrize(

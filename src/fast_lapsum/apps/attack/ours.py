@@ -176,11 +176,11 @@ def _heats(steps: int, classes: int) -> tuple[Heat, ...]:
 
     Sixteen steps are the least that reach most classes at all.
     """
-    first = Heat(min(classes, steps // 50), 16)
-    second = Heat(3, steps // 9)
-    if first.classes <= second.classes:
+    first = Heat(1 + min(classes, steps // 50), 16)
+    second = Heat(3, steps // 10)
+    if first.aims <= 1 + second.aims:
         return ()
-    return (first, second) if second.steps >= 2 * first.steps else (first,)
+    return (first, second) if 2 * second.steps >= 3 * first.steps else (first,)
 
 
 class _Attempt:

@@ -3,6 +3,7 @@
 The class of the nearest logit need not be the one that costs least: on one photograph the sixth of
 the others takes a third of its B. How little an attempt of a few steps fools with tells which, and
 of more steps tells better: there may be several heats, each among the best of the one before.
+Leaving the true class in whatever direction is one aim among the others.
 """
 
 from __future__ import annotations
@@ -17,9 +18,12 @@ from .protocol import Progress, Result
 
 
 class Heat(NamedTuple):
-    """Attempts at so many classes, the best of the heat before, of so many steps each."""
+    """Attempts at so many aims, the best of the heat before, of so many steps each.
 
-    classes: int
+    The aims of the first heat are None, away from the true class, and the likeliest other classes.
+    """
+
+    aims: int
     steps: int
 
 
@@ -67,8 +71,8 @@ class Race:
         self._begin = begin
         self._label, self._total = label, steps
         self._heats = list(heats) if target is None else []
-        self._by_class: dict[int, float] = {}  # the lowest B that each was reached with
-        self._waiting: list[int | None] = []  # classes of this heat that have not run
+        self._by_aim: dict[int | None, float] = {}  # the lowest B that each was reached with
+        self._waiting: list[int | None] = []  # aims of this heat that have not run
         self._steps = steps  # of an attempt of this heat
         self._step = 0
         self._found: Result | None = None
@@ -86,8 +90,8 @@ class Race:
         """What is to be lowered. The first logits, of the picture itself, name the classes."""
         if self._step == 0 and self._heats and logits.shape[-1] > 2:
             order = logits.detach().argsort(descending=True, stable=True).tolist()
-            others = [index for index in order if index != self._label]
-            self._by_class = dict.fromkeys(others[: self._heats[0].classes], math.inf)
+            aims = [None, *(index for index in order if index != self._label)]
+            self._by_aim = dict.fromkeys(aims[: self._heats[0].aims], math.inf)
             self._go_for(self._next())
         return self._attempt.log_q(logits)
 
@@ -114,20 +118,20 @@ class Race:
     def _keep(self) -> None:
         """What the attempt that ran has found, if that is the best."""
         found = self._attempt.lowest
-        if self._aim in self._by_class:
-            self._by_class[self._aim] = min(found, self._by_class[self._aim])
+        if self._aim in self._by_aim:
+            self._by_aim[self._aim] = min(found, self._by_aim[self._aim])
         if found < self.lowest:
             self.lowest = found
             self._found = self._attempt.result(0.0)
 
     def _next(self) -> int | None:
-        """The class whose turn it is."""
+        """The aim whose turn it is."""
         if not self._waiting:
             heat = self._heats.pop(0) if self._heats else Heat(1, self._total)
-            best = sorted(self._by_class, key=self._by_class.__getitem__)[: heat.classes]
-            # Classes that so few steps do not reach are no better than any.
+            best = sorted(self._by_aim, key=self._by_aim.__getitem__)[: heat.aims]
+            # Aims that so few steps do not reach are no better than any.
             is_blind = self._step > 0 and self.lowest == math.inf
-            self._waiting = [None] if is_blind else [*best]
+            self._waiting = [None] if is_blind else best
             self._steps = self._total if is_blind else heat.steps
         return self._waiting.pop(0)
 
