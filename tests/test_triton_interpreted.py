@@ -34,11 +34,13 @@ pytest.importorskip("triton", reason="Triton is not installed")
 if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("`make test` interprets the kernels in another process", allow_module_level=True)
 
+import triton.language as tl
 from triton.runtime.interpreter import InterpretedFunction
 
 from fast_lapsum.triton import launch
-from fast_lapsum.triton.plan import DONE, GATHERED, STATE_FIELDS
-from watching import settled_states
+from fast_lapsum.triton.plan import BAND, DONE, GATHERED, LADDER, STATE_FIELDS
+from fast_lapsum.triton.primitives import LISTS
+from watching import round_states, settled_states
 
 inf, nan = math.inf, math.nan
 
@@ -627,6 +629,79 @@ def test_many_scores_of_a_mask_value() -> None:
         _check(scores, k, torch.full_like(k, t), settings=STREAM)
 
 
+@pytest.mark.parametrize("largest", [True, False])
+@pytest.mark.parametrize("k", [20.5, 50.0])
+def test_a_ladder_where_mass_comes_in_steps(
+    k: float, largest: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scores clipped at the top, hardly any for a while, and all others close together."""
+    states, settled = round_states(monkeypatch), settled_states(monkeypatch)
+    settings = STREAM._replace(
+        tile=512, singles=64, sample_chunks=16, capacity=256, planned=64, rounds=3
+    )
+    scores = 0.1 * normal(1, 6000, seed=1, dtype=torch.float32) - 0.9
+    scores[0, ::150] = 3.0
+    scores[0, 3::75] = torch.linspace(-0.3, 2.9, 80)
+    _check(scores if largest else -scores, k, 1e-3, largest=largest, settings=settings)
+    assert [float(state[0]) for state in states] == [LADDER.value, BAND.value, GATHERED.value]
+    assert float(settled[0][0]) == GATHERED.value
+
+
+def _settle(scores: Tensor, k: float, t: float, lo: float, hi: float, capacity: int) -> Tensor:
+    """The pair of a row [n] from the band between lo and hi, gathered as the rounds do."""
+    high = scores.double()
+    inside = (scores > lo) & (scores < hi)
+    below, above = high[high <= lo], high[high >= hi]
+    state = torch.zeros(STATE_FIELDS.value, dtype=torch.float64)
+    sums = [math.fsum(((below - lo) / t).exp()), math.fsum(((hi - above) / t).exp())]
+    known = [GATHERED.value, lo, hi, len(above), *sums]
+    state[[0, 3, 4, 7, 8, 9]] = torch.tensor(known, dtype=torch.float64)
+    tickets = torch.zeros(1 + LISTS.value, dtype=torch.int32)
+    band = torch.full((LISTS.value, capacity // LISTS.value), nan, dtype=scores.dtype)
+    for number, part in enumerate(scores[inside].tensor_split(LISTS.value)):
+        band[number, : len(part)] = part
+        tickets[1 + number] = len(part)
+    pair = torch.full((2,), nan, dtype=scores.dtype)
+    launch.settle_forward[(1,)](
+        *(None, None, None, None),  # nothing but the band may be read
+        *(state, tickets, band, pair),
+        *(*launch._pair(k), *launch._pair(t), len(scores), 1, len(tickets)),
+        *(0, 0, 1, 0, 0, 1, 0, 0, 0, 0),
+        LARGEST=True,
+        BLOCK=64,
+        CAPACITY=capacity,
+        SPACING=1,
+        OVERLAP=False,
+        COMPUTE=tl.float64 if scores.dtype == torch.float64 else tl.float32,
+    )
+    return pair
+
+
+@pytest.mark.parametrize(
+    ("capacity", "length"), [(8192, 400), (8192, 900), (2048, 900)], ids=["few", "some", "lists"]
+)
+@pytest.mark.parametrize("dtype", FULL_DTYPES)
+@pytest.mark.parametrize("t", [0.3, 0.02, 1e-4])
+def test_bands_of_any_length(t: float, dtype: torch.dtype, capacity: int, length: int) -> None:
+    """In registers, in more of them, and too long for registers: read from its lists."""
+    scores = normal(length + 500, seed=3, dtype=dtype)
+    ordered = scores.sort().values
+    lo, hi = float(ordered[299]), float(ordered[-200])
+    for k in (200 + length / 3, 200.5 + length / 2):
+        pair = _settle(scores, k, t, lo, hi, capacity)
+        u = (scores.double() - pair[0].double() - pair[1].double()) / t
+        p = torch.where(u > 0, 1 - (-u.abs()).exp() / 2, (-u.abs()).exp() / 2)
+        assert float(p.sum()) == pytest.approx(k, rel=1e-6 if dtype == torch.float32 else 1e-12)
+
+
 def test_a_band_of_equal_scores_does_not_overflow_its_sums() -> None:
-    """Exponentials in a band are added as integers of 2^-49."""
-    assert all(launch.streaming(1 << bits).capacity << 49 < 1 << 63 for bits in range(14, 34))
+    """Exponentials are added as integers: of 2^-49 in registers, of 2^-47 from longer lists."""
+    capacity = max(launch.streaming(1 << bits).capacity for bits in range(14, 34))
+    assert capacity // 4 << 49 < 1 << 63  # what is held in registers
+    scores = torch.full((capacity,), 1.0)
+    ends = (-torch.finfo(scores.dtype).max, torch.finfo(scores.dtype).max)
+    for k in (capacity / 2 + 0.5, capacity - 1.0):
+        b = float(_settle(scores, k, 0.5, *ends, capacity).double().sum())
+        u = (1.0 - b) / 0.5
+        p = 1 - math.exp(-u) / 2 if u > 0 else math.exp(u) / 2
+        assert capacity * p == pytest.approx(k, rel=2e-7)

@@ -15,13 +15,22 @@ def settled_states(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
 
     For calls with launch parameters of their own: others may be relaunched as a whole.
     """
+    return _states_after(launch.settle_forward, monkeypatch)
+
+
+def round_states(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+    """The rows' states after every `round_forward`, likewise: what the next is to do."""
+    return _states_after(launch.round_forward, monkeypatch)
+
+
+def _states_after(kernel: Any, monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
     states: list[Tensor] = []
     relaunched = launch.relaunch.launch
 
     def watched(key: Any, function: Any, *rest: Any, **options: Any) -> Any:
         made = relaunched(key, function, *rest, **options)
-        if function is launch.settle_forward:
-            states.append(rest[2][function.arg_names.index("state")])
+        if function is kernel:
+            states.append(rest[2][function.arg_names.index("state")].clone())
         return made
 
     monkeypatch.setattr(launch.relaunch, "launch", watched)

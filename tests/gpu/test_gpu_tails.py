@@ -29,6 +29,9 @@ def _rows(n: int) -> Iterator[Tensor]:
     yield torch.sign(normal) * -torch.log(uniform.clamp(min=1e-7))  # Laplace
     yield (normal - 1.5).clamp(min=0)  # mostly ties
     yield -normal
+    # Mass in steps: a few clipped at the top, hardly any for a while, all others close together.
+    clipped = torch.where(uniform < 3e-4, 3.0, 0.1 * normal - 0.9)
+    yield torch.where((uniform > 3e-4) & (uniform < 6e-4), 1e4 * uniform - 3.1, clipped)
 
 
 @pytest.mark.parametrize("largest", [True, False])

@@ -35,7 +35,7 @@ class Bands(NamedTuple):
     is_settled: Tensor
 
 
-@triton.jit(do_not_specialize=["n", "sample_programs", "sample_chunks", "capacity"])
+@triton.jit(do_not_specialize=["n", "sample_programs", "sample_chunks", "capacity", "planned"])
 def _write_plan(
     samples,
     out,
@@ -47,6 +47,7 @@ def _write_plan(
     sample_programs,
     sample_chunks,
     capacity,
+    planned,
     SAMPLE_LANES: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
@@ -56,7 +57,7 @@ def _write_plan(
     t = tl.zeros((), tl.float64) + t_hi + t_lo
     samples += row * sample_programs * SAMPLE_FIELDS
     wanted, b, _, lo, hi = plan(
-        samples, k, t, n, sample_programs, sample_chunks, capacity, SAMPLE_LANES, COMPUTE
+        samples, k, t, n, sample_programs, sample_chunks, capacity, planned, SAMPLE_LANES, COMPUTE
     )
     tl.store(out + row * 4, wanted.to(tl.float64))
     tl.store(out + row * 4 + 1, b.to(tl.float64))
@@ -67,7 +68,7 @@ def _write_plan(
 #: The arguments that the first round and the kernel above have in common.
 _NUMBERS = (
     *("k_hi", "k_lo", "t_hi", "t_lo"),
-    *("n", "sample_programs", "sample_chunks", "capacity"),
+    *("n", "sample_programs", "sample_chunks", "capacity", "planned"),
 )
 
 

@@ -24,7 +24,8 @@ from . import relaunch
 from .backward import SUMS, rows_backward, scores_backward, sums_backward
 from .hard import write_hard_mask
 from .mask import mask_forward
-from .plan import LISTS, STATE_FIELDS
+from .plan import STATE_FIELDS
+from .primitives import LISTS
 from .relaunch import Launched
 from .rows import rows_forward
 from .sample import CHUNK, SAMPLE_FIELDS, sample_forward
@@ -293,6 +294,8 @@ def _stream(
                     ticket_count,
                     TICKET_FIELDS.value * spacing * number,
                     capacity,
+                    min(settings.planned, capacity),
+                    int(number + 2 < rounds),  # a ladder is for the round after it
                     *reading,
                 ),
                 {

@@ -1,6 +1,6 @@
 """What one pass over the scores at a trial threshold tells: counts, tail sums, nearest scores.
 
-Over scores in registers, or over a whole row in memory.
+Over scores in registers, or over a whole row or a long band in memory.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .primitives import decay, load_tile, tile_count, tile_of
+from .primitives import LISTS, decay, load_tile, tile_count, tile_of
 
 
 @triton.jit
@@ -70,10 +70,12 @@ def look_around(r, b, half_window, inverse, COMPUTE: tl.constexpr):
 def _as_addends(e, HOLDS: tl.constexpr):
     """Exponentials to be added up: integers for a band, whose order is not always the same.
 
-    The sum of the 8192 that a band can hold stays below 2^63.
+    The sum of the 8192 that registers hold stays below 2^63, and of the 32,768 of a long band.
     """
     if HOLDS == "band":
         return (e * 2.0**49 + 0.5).to(tl.int64)
+    elif HOLDS == "lists":
+        return (e * 2.0**47 + 0.5).to(tl.int64)
     else:
         return e
 
@@ -82,8 +84,32 @@ def _as_addends(e, HOLDS: tl.constexpr):
 def _as_sum(total, HOLDS: tl.constexpr):
     if HOLDS == "band":
         return total.to(tl.float64) * 2.0**-49
+    elif HOLDS == "lists":
+        return total.to(tl.float64) * 2.0**-47
     else:
         return total
+
+
+@triton.jit
+def _piece(
+    source,
+    tile,
+    HOLDS: tl.constexpr,
+    LARGEST: tl.constexpr,
+    BLOCK: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    """A tile of a row, or so much of each of a band's lists, as far as they are filled."""
+    _, scores, mask, n, stride, mask_stride = source
+    if HOLDS == "lists":
+        part: tl.constexpr = BLOCK // LISTS
+        lane = tl.arange(0, BLOCK)
+        number, place = lane // part, tile * part + lane % part
+        inside = place < tl.load(mask + number * mask_stride)
+        return tl.load(scores + number * stride + place, mask=inside, other=float("-inf"))
+    else:
+        first, count = tile_of(tile, n, BLOCK)
+        return load_tile(scores, mask, first, count, stride, mask_stride, LARGEST, BLOCK, COMPUTE)
 
 
 @triton.jit
@@ -115,11 +141,12 @@ def measure(
     """One pass at b: N>, number equal, S<, S>, nearest below, nearest above.
 
     ``source`` is (scores in registers, scores, mask, n, stride, mask stride). It HOLDS a "row" or a
-    "band" in registers, or is to be read from "memory". Equal scores show as a nearest score that
-    is b itself, and are counted only then.
+    "band" in registers, or a row is to be read from "memory", or the "lists" of a band: then it is
+    (-, the lists, their lengths, LISTS times the longest, from list to list, from length to next).
+    Equal scores show as a nearest score that is b itself, and are counted only then.
     """
-    r, scores, mask, n, stride, mask_stride = source
-    if HOLDS != "memory":
+    r, _, _, n, _, _ = source
+    if (HOLDS == "row") | (HOLDS == "band"):
         above, below_sum, above_sum, nearest_below, nearest_above = tl.reduce(
             _pass_terms(r, b, inverse, HOLDS, COMPUTE), 0, _add_pass
         )
@@ -131,15 +158,12 @@ def measure(
     else:
         above = tl.zeros((), tl.float64)
         at = tl.zeros((), tl.float64)
-        sum_below = tl.zeros((), tl.float64)
-        sum_above = tl.zeros((), tl.float64)
+        total_below = tl.zeros((), tl.int64 if HOLDS == "lists" else tl.float64)
+        total_above = tl.zeros((), tl.int64 if HOLDS == "lists" else tl.float64)
         nearest_below = tl.full((), float("-inf"), COMPUTE)
         nearest_above = tl.full((), float("inf"), COMPUTE)
         for tile in range(tile_count(n, BLOCK)):
-            first, count = tile_of(tile, n, BLOCK)
-            piece = load_tile(
-                scores, mask, first, count, stride, mask_stride, LARGEST, BLOCK, COMPUTE
-            )
+            piece = _piece(source, tile, HOLDS, LARGEST, BLOCK, COMPUTE)
             p0, p1, p2, p3, p4 = tl.reduce(
                 _pass_terms(piece, b, inverse, HOLDS, COMPUTE), 0, _add_pass
             )
@@ -147,10 +171,12 @@ def measure(
                 equal, p3 = tl.reduce(_equal_terms(piece, b, COMPUTE), 0, _add_equal)
                 at += equal.to(tl.float64)
             above += p0.to(tl.float64)
-            sum_below += p1.to(tl.float64)
-            sum_above += p2.to(tl.float64)
+            total_below += p1.to(total_below.dtype)
+            total_above += p2.to(total_above.dtype)
             nearest_below = tl.maximum(nearest_below, p3)
             nearest_above = tl.minimum(nearest_above, p4)
+        sum_below = _as_sum(total_below, HOLDS)
+        sum_above = _as_sum(total_above, HOLDS)
     return above, at, sum_below - at, sum_above, nearest_below, nearest_above
 
 
@@ -176,10 +202,10 @@ def tails(
     COMPUTE: tl.constexpr,
 ):
     """Number at ``upper`` and above, tail sums relative to ``lower`` and ``upper`` (may be inf)."""
-    r, scores, mask, n, stride, mask_stride = source
+    r, _, _, n, _, _ = source
     from_upper = tl.where(upper < float("inf"), upper, 0.0)
     from_lower = tl.where(lower > float("-inf"), lower, 0.0)
-    if HOLDS != "memory":
+    if (HOLDS == "row") | (HOLDS == "band"):
         above, sum_below, sum_above = tl.reduce(
             _tail_terms(r, lower, upper, from_lower, from_upper, inverse, HOLDS, COMPUTE),
             0,
@@ -188,22 +214,19 @@ def tails(
         return above, _as_sum(sum_below, HOLDS), _as_sum(sum_above, HOLDS)
     else:
         above = tl.zeros((), tl.float64)
-        sum_below = tl.zeros((), tl.float64)
-        sum_above = tl.zeros((), tl.float64)
+        total_below = tl.zeros((), tl.int64 if HOLDS == "lists" else tl.float64)
+        total_above = tl.zeros((), tl.int64 if HOLDS == "lists" else tl.float64)
         for tile in range(tile_count(n, BLOCK)):
-            first, count = tile_of(tile, n, BLOCK)
-            piece = load_tile(
-                scores, mask, first, count, stride, mask_stride, LARGEST, BLOCK, COMPUTE
-            )
+            piece = _piece(source, tile, HOLDS, LARGEST, BLOCK, COMPUTE)
             p0, p1, p2 = tl.reduce(
                 _tail_terms(piece, lower, upper, from_lower, from_upper, inverse, HOLDS, COMPUTE),
                 0,
                 _add_tails,
             )
             above += p0.to(tl.float64)
-            sum_below += p1.to(tl.float64)
-            sum_above += p2.to(tl.float64)
-        return above, sum_below, sum_above
+            total_below += p1.to(total_below.dtype)
+            total_above += p2.to(total_above.dtype)
+        return above, _as_sum(total_below, HOLDS), _as_sum(total_above, HOLDS)
 
 
 @triton.jit

@@ -10,6 +10,7 @@ import triton.language as tl
 
 from .primitives import (
     HOTTEST,
+    LISTS,
     VANISHED,
     exponent_scale,
     largest_finite,
@@ -27,14 +28,13 @@ DONE = tl.constexpr(2.0)
 GATHERED = tl.constexpr(3.0)  # the band is in memory and seems to hold the root
 CORNER = tl.constexpr(4.0)  # not a row for sampling and streaming
 ALONE = tl.constexpr(5.0)  # nothing any more: settle's one program had to read the row
+LADDER = tl.constexpr(6.0)  # masses at six rungs, as far apart as the half window says
 
 #: Float64 values per row: what is wanted, trial b, half window, lo, hi, the bracket's two ends,
 #: and of a band N>, S<, S> outside it and the round's first ticket.
 STATE_FIELDS = tl.constexpr(11)
 #: Temperatures beyond which a tail sum has too few digits left to be taken there again.
 FARTHEST = tl.constexpr(40.0)
-#: A band is kept as so many lists, one for every so many lanes: adding to them does not queue up.
-LISTS = tl.constexpr(32)
 
 
 @triton.jit
@@ -125,7 +125,18 @@ def _add_samples(a0, a1, a2, a3, a4, a5, a6, a7, a8, b0, b1, b2, b3, b4, b5, b6,
 
 
 @triton.jit
-def plan(samples, k, t, n, programs, chunks, capacity, LANES: tl.constexpr, COMPUTE: tl.constexpr):
+def plan(
+    samples,
+    k,
+    t,
+    n,
+    programs,
+    chunks,
+    capacity,
+    planned,
+    LANES: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
     """What the sample tells the first round: its kind, trial b, half window, lo, hi."""
     lane = tl.arange(0, LANES)
     inside = lane < programs
@@ -211,8 +222,11 @@ def plan(samples, k, t, n, programs, chunks, capacity, LANES: tl.constexpr, COMP
     error = 0.3 * crossing * to_row * crossed * crossed
     allowed = _tolerance(COMPUTE) * tl.minimum(k.to(COMPUTE), phi * to_row)
     # Few scores on one side of the root: a band of all of them holds it, whatever their tail. It
-    # begins at the trial that is nearest to the root and surely on its other side.
-    room = _room(capacity).to(COMPUTE) / to_row
+    # begins at the trial that is nearest to the root and surely on its other side. A long one takes
+    # time, and is for rows whose other band does not fit.
+    has_ends = (hi < limit) & (lo > -limit)
+    fits = expected * to_row <= 0.7 * planned
+    room = _room(tl.where(has_ends & fits, planned, capacity)).to(COMPUTE) / to_row
     none = tl.full((), float("inf"), COMPUTE)
     most = share + margin
     on_top, bottom = _nearest(0.0 * share, none, b_4, m_4, most, room)
@@ -233,9 +247,9 @@ def plan(samples, k, t, n, programs, chunks, capacity, LANES: tl.constexpr, COMP
     half_window = tl.where(is_open, tl.maximum(half_window, 0.5 * (upper - lower)), half_window)
     lo = tl.where(is_upper_tail, tl.maximum(bottom, -limit), tl.where(is_lower_tail, -limit, lo))
     hi = tl.where(is_upper_tail, limit, tl.where(is_lower_tail, tl.minimum(-top, limit), hi))
-    expected = tl.where(is_upper_tail, on_top, tl.where(is_lower_tail, beneath, expected)) * to_row
-    fits = expected <= 0.7 * capacity
-    wanted = tl.where(fits & (not ((error <= allowed) & (crossed <= 1))), BAND, STATISTICS)
+    wanted = tl.where(
+        (fits | is_tail) & (not ((error <= allowed) & (crossed <= 1))), BAND, STATISTICS
+    )
     is_soft = (t >= smallest_normal(COMPUTE)) & (t <= limit / HOTTEST) & (k > 0) & (k < n)
     is_known = (tl.abs(b) < float("inf")) & (half_window < float("inf"))
     wanted = tl.where(is_soft & is_known, wanted, CORNER)
@@ -260,6 +274,7 @@ def after_statistics(
     near_above,
     n,
     capacity,
+    may_climb,
     IS_FIRST: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
@@ -320,7 +335,12 @@ def after_statistics(
     give = tl.where((uneven > 0.5) & (not take_step), tl.maximum(give, half_window / 8), give)
     next_b = tl.where(inside, target, b + tl.where(rising, 4 * half_window, -4 * half_window))
     next_half = tl.where(inside, give, 4 * half_window)
-    if not IS_FIRST:
+    # Where enough of the mass is soft, the model's step tells, however far it is.
+    is_soft = tl.abs(excess) <= 2 * (below + higher)
+    if IS_FIRST:
+        next_b = tl.where(is_soft & (not inside), b + step, next_b)
+        next_half = tl.where(is_soft & (not inside), tl.maximum(tl.abs(step), scale), next_half)
+    else:
         lower = tl.where(rising & (at > 0), b, near_below)
         upper = tl.where((not rising) & (at > 0), b, near_above)
         end = tl.where(rising, upper, lower)
@@ -334,7 +354,6 @@ def after_statistics(
         wanted = tl.where(between, BAND, wanted)
         lo = tl.where(between, lower, lo)
         hi = tl.where(between, upper, hi)
-        is_soft = tl.abs(excess) <= 2 * (below + higher)
         far = tl.where(near_by > 0, next_b, end)
         next_b = tl.where(inside, next_b, tl.where(is_soft, b + step, far))
         next_half = tl.where(inside, next_half, tl.maximum(tl.abs(next_b - b), scale))
@@ -343,8 +362,60 @@ def after_statistics(
     next_b = tl.where(
         (left < next_b) & (next_b < right), next_b, middle_float(left, right, COMPUTE)
     )
+    # Beyond the window, or where the density changes much within it, ranks tell nothing.
+    is_lost = ((not inside) | (uneven > 0.5)) & (not is_soft)
+    reach = tl.where(inside, half_window, 8 * half_window)
+    end = tl.where(rising, tl.minimum(b + reach, right), tl.maximum(b - reach, left))
+    rung = (end - b) / 7
+    climbs = (wanted == STATISTICS) & is_lost & (may_climb != 0)
+    climbs = climbs & (tl.abs(rung) > 0) & (tl.abs(rung) < float("inf"))
+    wanted = tl.where(climbs, LADDER, wanted)
+    next_b = tl.where(climbs, b, next_b)
+    next_half = tl.where(climbs, rung, next_half)
+    lo = tl.where(climbs, (k + excess64).to(COMPUTE), lo)  # the mass at the ladder's foot
     wanted = tl.where(certified, DONE, wanted)
     return wanted, step, next_b, next_half, lo, hi, left, right
+
+
+@triton.jit
+def _rung(number, at_0, at_1, at_2, at_3, at_4, at_5, at_6):
+    """The one of that number."""
+    low = tl.where(number == 0, at_0, tl.where(number == 1, at_1, at_2))
+    high = tl.where(number == 4, at_4, tl.where(number == 5, at_5, at_6))
+    return tl.where(number < 3, low, tl.where(number == 3, at_3, high))
+
+
+@triton.jit
+def after_ladder(
+    k, b, step, foot, left, right, m_1, m_2, m_3, m_4, m_5, m_6, capacity, COMPUTE: tl.constexpr
+):
+    """A band between the two rungs that hold the root, if their masses say that it fits."""
+    # Rungs that the root lies beyond; mass falls on the way up.
+    sign = tl.where(step > 0, 1.0, -1.0).to(tl.float64)
+    number = (sign * (m_1 - k) > 0).to(tl.int32) + (sign * (m_2 - k) > 0).to(tl.int32)
+    number += (sign * (m_3 - k) > 0).to(tl.int32) + (sign * (m_4 - k) > 0).to(tl.int32)
+    number += (sign * (m_5 - k) > 0).to(tl.int32) + (sign * (m_6 - k) > 0).to(tl.int32)
+    mass_near = _rung(number, foot.to(tl.float64), m_1, m_2, m_3, m_4, m_5, m_6)
+    mass_far = _rung(number + 1, m_1, m_1, m_2, m_3, m_4, m_5, m_6)
+    is_past = number == 6  # how much lies beyond the last rung is not known
+    near = b + number * step
+    far = near + step
+    # Masses are rounded: a little more on both sides.
+    spare = 0.02 * tl.abs(step)
+    lo = tl.minimum(near, far) - spare
+    hi = tl.maximum(near, far) + spare
+    fits = (tl.abs(mass_far - mass_near) <= _room(capacity)) & (not is_past)
+    part = ((mass_near - k) / tl.where(mass_near == mass_far, 1.0, mass_near - mass_far)).to(
+        COMPUTE
+    )
+    part = tl.where(is_past, 4.0, tl.minimum(tl.maximum(part, 0.0), 1.0))
+    left = tl.where((step > 0) | (not is_past), tl.maximum(left, lo), left)
+    right = tl.where((step < 0) | (not is_past), tl.minimum(right, hi), right)
+    next_b = near + part * step
+    is_inside = (left < next_b) & (next_b < right)
+    next_b = tl.where(is_inside, next_b, middle_float(left, right, COMPUTE))
+    next_half = tl.where(is_past, 4.0, 0.5) * tl.abs(step)
+    return tl.where(fits, BAND, STATISTICS), next_b, next_half, lo, hi, left, right
 
 
 @triton.jit

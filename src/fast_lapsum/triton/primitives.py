@@ -13,6 +13,8 @@ import triton.language as tl
 SATURATION = tl.constexpr(800.0)
 #: The highest temperature is this part of the largest number.
 HOTTEST = tl.constexpr(256.0)
+#: A band is kept as so many lists, one for every so many lanes: adding to them does not queue up.
+LISTS = tl.constexpr(32)
 #: Sums below this have lost their digits to denormals and count as nothing.
 VANISHED = tl.constexpr(2.0**-100)
 

@@ -34,7 +34,7 @@ CHUNK = tl.constexpr(8)
 #: Half the width of the sample's band, in standard errors.
 DEVIATIONS = tl.constexpr(4.5)
 #: More looks at the small sample than the first, to find its middle trial; and looks for the outer.
-MOST_TRIES = tl.constexpr(8)
+MOST_TRIES = tl.constexpr(12)
 
 
 @triton.jit
@@ -47,7 +47,8 @@ def _jitter(index):
 
 
 @triton.jit
-def _masses(r, b, inverse):
+def masses_at(r, b, inverse):
+    """What each score adds to the mass of a trial threshold."""
     e = 0.5 * decay(r - b, inverse)
     return tl.where(r > b, 1 - e, e)
 
@@ -123,15 +124,19 @@ def _distance(by_model, reach, near_by, margin, half_window):
 
 
 @triton.jit
-def _correction(found, margin):
-    """Factor for a distance at which the mass was off by ``found`` and not by the margin."""
-    return 1.1 * tl.minimum(tl.maximum(margin / tl.maximum(found, 0.1 * margin), 0.5), 3.0)
+def _correction(found, margin, short, far):
+    """Factor for a distance at which the mass was off by ``found`` and not by the margin.
+
+    None where it took a search: mass that comes in steps may be lost again on a shorter way.
+    """
+    factor = 1.1 * tl.minimum(tl.maximum(margin / tl.maximum(found, 0.1 * margin), 0.5), 3.0)
+    return tl.where((short == 0) & (far == float("inf")), factor, 1.0)
 
 
 @triton.jit
 def _other_distance(distance, short, far):
     """The next one to try, beyond ``short`` and, once that is known, before ``far``."""
-    return tl.where(far == float("inf"), 3 * distance, 0.5 * (short + far))
+    return tl.where(far == float("inf"), 6 * distance, 0.5 * (short + far))
 
 
 @triton.jit
@@ -152,7 +157,7 @@ def _off_by_margin(r, centre, to_lower, to_upper, mass, margin, count, inverse):
     while searching & (tries < MOST_TRIES):
         tries += 1
         mass_lower, mass_upper = tl.reduce(
-            (_masses(r, centre - to_lower, inverse), _masses(r, centre + to_upper, inverse)),
+            (masses_at(r, centre - to_lower, inverse), masses_at(r, centre + to_upper, inverse)),
             0,
             _add_masses,
         )
@@ -173,12 +178,14 @@ def _off_by_margin(r, centre, to_lower, to_upper, mass, margin, count, inverse):
         to_lower = tl.where(
             lower_is_off,
             next_lower,
-            to_lower * _correction(lower_found, tl.maximum(lower_wanted, 0.5)),
+            to_lower
+            * _correction(lower_found, tl.maximum(lower_wanted, 0.5), lower_short, lower_far),
         )
         to_upper = tl.where(
             upper_is_off,
             next_upper,
-            to_upper * _correction(upper_found, tl.maximum(upper_wanted, 0.5)),
+            to_upper
+            * _correction(upper_found, tl.maximum(upper_wanted, 0.5), upper_short, upper_far),
         )
         searching = lower_is_off | upper_is_off
     return centre - to_lower, centre + to_upper
@@ -408,10 +415,10 @@ def sample_forward(
         above += is_above.to(COMPUTE)
         chunk_mass = tl.sum(tl.where(is_above, 1 - 0.5 * e, 0.5 * e), 1)
         squares += chunk_mass * chunk_mass
-        mass_lower += _masses(piece, lower, inverse)
-        mass_upper += _masses(piece, upper, inverse)
-        mass_inner_lower += _masses(piece, inner_trial(lower, centre), inverse)
-        mass_inner_upper += _masses(piece, inner_trial(upper, centre), inverse)
+        mass_lower += masses_at(piece, lower, inverse)
+        mass_upper += masses_at(piece, upper, inverse)
+        mass_inner_lower += masses_at(piece, inner_trial(lower, centre), inverse)
+        mass_inner_upper += masses_at(piece, inner_trial(upper, centre), inverse)
         between += ((piece > lower) & (piece < upper)).to(COMPUTE)
         piece = following
     by_chunk = tl.reduce(

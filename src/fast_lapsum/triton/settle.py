@@ -12,8 +12,15 @@ import triton
 import triton.language as tl
 
 from .passes import measure
-from .plan import ALONE, CORNER, DONE, GATHERED, LISTS, STATE_FIELDS
-from .primitives import await_launch, exponent_scale, largest_finite, row_value, start_next_launch
+from .plan import ALONE, CORNER, DONE, GATHERED, STATE_FIELDS
+from .primitives import (
+    LISTS,
+    await_launch,
+    exponent_scale,
+    largest_finite,
+    row_value,
+    start_next_launch,
+)
 from .solve import root_between, solve_row
 
 
@@ -25,37 +32,44 @@ def _solve_band(
     k,
     t,
     n,
+    longest,
     LIST_CAPACITY: tl.constexpr,
     LONGEST: tl.constexpr,
+    HOLDS: tl.constexpr,
     SPACING: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
-    """The pair (hi, lo), NaN where the band does not tell it. No list is over ``LONGEST``.
+    """The pair (hi, lo), NaN where the band does not tell it.
 
-    The scores of a band come in any order: sums over them are integers, so that bits do not vary.
+    A "band" goes into registers: no list is over ``LONGEST``. Of longer "lists" so much is read at
+    a time. Scores come in any order: sums over them are integers, so that bits do not vary.
     """
-    CAPACITY: tl.constexpr = LISTS * LONGEST
+    BLOCK: tl.constexpr = LISTS * LONGEST
     lo = tl.load(state + 3).to(COMPUTE)
     hi = tl.load(state + 4).to(COMPUTE)
     above = tl.load(state + 7)
     sum_below = tl.load(state + 8)
     sum_above = tl.load(state + 9)
     inverse = exponent_scale(t, COMPUTE)
-    lane = tl.arange(0, CAPACITY)
-    number, place = lane // LONGEST, lane % LONGEST
-    inside = place < tl.load(counters + number * SPACING)
-    r = tl.load(band + number * LIST_CAPACITY + place, mask=inside, other=float("-inf"))
-    source = (r, band, None, CAPACITY, 1, 1)
+    if HOLDS == "band":
+        lane = tl.arange(0, BLOCK)
+        number, place = lane // LONGEST, lane % LONGEST
+        inside = place < tl.load(counters + number * SPACING)
+        r = tl.load(band + number * LIST_CAPACITY + place, mask=inside, other=float("-inf"))
+        source = (r, band, None, BLOCK, 1, 1)
+    else:
+        r = tl.zeros((BLOCK,), COMPUTE)
+        source = (r, band, counters, LISTS * longest, LIST_CAPACITY, SPACING)
     # Where nothing lies beyond an open end, the root may.
     limit = largest_finite(COMPUTE)
     end_lo = tl.where((lo == -limit) & (sum_below == 0), float("-inf"), lo)
     end_hi = tl.where((hi == limit) & (sum_above == 0), float("inf"), hi)
     outside = (above, sum_below, sum_above, end_lo, end_hi)
     over_lo, _, below_lo, above_lo, _, lowest = measure(
-        source, lo, inverse, "band", True, CAPACITY, COMPUTE
+        source, lo, inverse, HOLDS, True, BLOCK, COMPUTE
     )
     over_hi, _, below_hi, above_hi, highest, _ = measure(
-        source, hi, inverse, "band", True, CAPACITY, COMPUTE
+        source, hi, inverse, HOLDS, True, BLOCK, COMPUTE
     )
     across = tl.exp2((lo - hi) * inverse).to(tl.float64)
     mass_lo = above + over_lo + (below_lo + sum_below - above_lo - sum_above * across) / 2
@@ -78,9 +92,9 @@ def _solve_band(
             mass_hi.to(COMPUTE),
             first * (1 - part) + last * part,
             0.0,
-            "band",
+            HOLDS,
             True,
-            CAPACITY,
+            BLOCK,
             COMPUTE,
         )
     return pair_hi, pair_lo
@@ -136,12 +150,17 @@ def settle_forward(
             counters = tickets + row * ticket_count + tl.load(state + 10).to(tl.int32) + SPACING
             longest = tl.max(tl.load(counters + tl.arange(0, LISTS) * SPACING), 0)
             whole: tl.constexpr = CAPACITY // LISTS
-            some: tl.constexpr = whole // 4 if whole >= 64 else whole  # mostly that is enough
+            some: tl.constexpr = whole // 4 if whole >= 64 else whole
+            few: tl.constexpr = some // 4 if some >= 64 else some  # mostly that is enough
             band += row * CAPACITY
-            if longest <= some:
-                hi, lo = _solve_band(band, counters, state, k, t, n, whole, some, SPACING, COMPUTE)
-            elif some < whole:
-                hi, lo = _solve_band(band, counters, state, k, t, n, whole, whole, SPACING, COMPUTE)
+            if longest <= few:
+                hi, lo = _solve_band(
+                    band, counters, state, k, t, n, longest, whole, few, "band", SPACING, COMPUTE
+                )
+            elif few < whole:
+                hi, lo = _solve_band(
+                    band, counters, state, k, t, n, longest, whole, some, "lists", SPACING, COMPUTE
+                )
         if hi != hi:
             scores += outer * scores_outer + inner * scores_inner
             if mask is not None:

@@ -88,7 +88,7 @@ def iterate(
     step is so small that it needs no finishing.
     """
     out_above, out_sum_below, out_sum_above, lo, hi = outside
-    vanished = 2.0**-20 if HOLDS == "band" else VANISHED
+    vanished = 2.0**-20 if (HOLDS == "band") | (HOLDS == "lists") else VANISHED
     scale = t.to(COMPUTE)
     inverse = exponent_scale(t, COMPUTE)
     wanted = k.to(COMPUTE)
@@ -106,7 +106,7 @@ def iterate(
         above, at, below, higher, near_below, near_above = measure(
             source, b, inverse, HOLDS, LARGEST, BLOCK, COMPUTE
         )
-        if HOLDS == "band":
+        if (HOLDS == "band") | (HOLDS == "lists"):
             near_below = tl.maximum(near_below, lo)
             near_above = tl.minimum(near_above, hi)
             below += out_sum_below * tl.exp2((lo - b) * inverse).to(tl.float64)
@@ -282,7 +282,8 @@ def finish(
         limit = largest_finite(COMPUTE)
         pair_hi = tl.minimum(tl.maximum(anchor + offset, -limit), limit).to(COMPUTE)
         pair_lo = ((anchor - pair_hi.to(tl.float64)) + offset).to(COMPUTE)
-        if HOLDS == "band":  # the ends of a band are no scores: the root must show to be inside
+        if (HOLDS == "band") | (HOLDS == "lists"):
+            # The ends of a band are no scores: the root must show to be inside.
             b64 = anchor + offset
             told = told & (b64 >= lower.to(tl.float64)) & (b64 <= upper.to(tl.float64))
         pair_hi = tl.where(told, pair_hi, float("nan"))

@@ -8,6 +8,9 @@ The first round starts from the sample. A round is one of two kinds, chosen on t
 * a band: tail sums outside (lo, hi), the few scores inside gathered, and the root found among
   them exactly, at any temperature.
 
+After statistics that tell nothing, as where mass comes in steps, a later round is a ladder: the
+masses at six trials between which the root must be, for a band in the round after it.
+
 The last program of a row to end its share adds the partial sums up in their order and decides:
 done, or what the next launch has to look at. A round that finds nothing to do returns at once.
 """
@@ -21,14 +24,16 @@ from .plan import (
     BAND,
     CORNER,
     DONE,
-    LISTS,
+    LADDER,
     STATE_FIELDS,
     STATISTICS,
     after_band,
+    after_ladder,
     after_statistics,
     plan,
 )
 from .primitives import (
+    LISTS,
     await_launch,
     decay,
     exponent_scale,
@@ -38,7 +43,7 @@ from .primitives import (
     tile_count,
     tile_of,
 )
-from .sample import SAMPLE_FIELDS
+from .sample import SAMPLE_FIELDS, masses_at
 
 #: Float64 values that a program leaves of its share.
 PARTIAL_FIELDS = tl.constexpr(8)
@@ -286,6 +291,45 @@ def _band(
 
 
 @triton.jit
+def _ladder(
+    reading,
+    r,
+    b,
+    step,
+    inverse,
+    n,
+    program,
+    programs,
+    LARGEST: tl.constexpr,
+    BLOCK: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    """One program's share of the masses at six rungs, the first of them a step from b."""
+    scores, mask, along, mask_along = reading
+    m_1 = tl.zeros((BLOCK // NEIGHBOURS,), COMPUTE)
+    m_2 = tl.zeros((BLOCK // NEIGHBOURS,), COMPUTE)
+    m_3 = tl.zeros((BLOCK // NEIGHBOURS,), COMPUTE)
+    m_4 = tl.zeros((BLOCK // NEIGHBOURS,), COMPUTE)
+    m_5 = tl.zeros((BLOCK // NEIGHBOURS,), COMPUTE)
+    m_6 = tl.zeros((BLOCK // NEIGHBOURS,), COMPUTE)
+    for tile in range(program, tile_count(n, BLOCK), programs):
+        first, count = tile_of(tile + programs, n, BLOCK)
+        following = load_tile(
+            scores, mask, first, count, along, mask_along, LARGEST, BLOCK, COMPUTE
+        )
+        m_1 += _by_neighbours(masses_at(r, b + step, inverse), BLOCK)
+        m_2 += _by_neighbours(masses_at(r, b + 2 * step, inverse), BLOCK)
+        m_3 += _by_neighbours(masses_at(r, b + 3 * step, inverse), BLOCK)
+        m_4 += _by_neighbours(masses_at(r, b + 4 * step, inverse), BLOCK)
+        m_5 += _by_neighbours(masses_at(r, b + 5 * step, inverse), BLOCK)
+        m_6 += _by_neighbours(masses_at(r, b + 6 * step, inverse), BLOCK)
+        r = following
+    low = m_1.to(tl.float64), m_2.to(tl.float64), m_3.to(tl.float64)
+    high = m_4.to(tl.float64), m_5.to(tl.float64), m_6.to(tl.float64)
+    return tl.reduce((low[0], low[1], low[2], high[0], high[1], high[2]), 0, _add6)
+
+
+@triton.jit
 def _field(every, number: tl.constexpr, inside, other):
     return tl.load(every + number, mask=inside, other=other, cache_modifier=".cg")
 
@@ -321,6 +365,8 @@ def _sums(every, inside):
         "ticket_count",
         "first_ticket",
         "capacity",
+        "planned",
+        "may_climb",
     ]
 )
 def round_forward(
@@ -346,6 +392,8 @@ def round_forward(
     ticket_count,
     first_ticket,
     capacity,
+    planned,
+    may_climb,
     scores_outer,
     scores_inner,
     scores_along,
@@ -394,6 +442,7 @@ def round_forward(
             sample_programs,
             sample_chunks,
             capacity,
+            planned,
             SAMPLE_LANES,
             COMPUTE,
         )
@@ -409,7 +458,7 @@ def round_forward(
         hi = tl.load(state + 4).to(COMPUTE)
         left = tl.load(state + 5).to(COMPUTE)
         right = tl.load(state + 6).to(COMPUTE)
-    if (wanted == BAND) | (wanted == STATISTICS):
+    if (wanted == BAND) | (wanted == STATISTICS) | (wanted == LADDER):
         if not IS_FIRST:
             r = load_tile(
                 scores, mask, first, count, scores_along, mask_along, LARGEST, BLOCK, COMPUTE
@@ -436,10 +485,13 @@ def round_forward(
                 BLOCK,
                 COMPUTE,
             )
-            close_above = tl.zeros((), tl.int32)
-            close_below = tl.zeros((), tl.int32)
-            at = tl.zeros((), tl.int32)
-        else:
+            tl.store(mine, above.to(tl.float64))
+            tl.store(mine + 1, tl.zeros((), tl.float64))
+            tl.store(mine + 2, tl.zeros((), tl.float64))
+            tl.store(mine + 3, tl.zeros((), tl.float64))
+            tl.store(mine + 4, sum_below)
+            tl.store(mine + 5, sum_above)
+        elif wanted == STATISTICS:
             above, close_above, close_below, at, sum_below, sum_above, near_below, near_above = (
                 _statistics(
                     reading,
@@ -456,15 +508,35 @@ def round_forward(
                     COMPUTE,
                 )
             )
+            tl.store(mine, above.to(tl.float64))
+            tl.store(mine + 1, close_above.to(tl.float64))
+            tl.store(mine + 2, close_below.to(tl.float64))
+            tl.store(mine + 3, at.to(tl.float64))
+            tl.store(mine + 4, sum_below)
+            tl.store(mine + 5, sum_above)
             if not IS_FIRST:
                 tl.store(mine + 6, near_below.to(tl.float64))
                 tl.store(mine + 7, near_above.to(tl.float64))
-        tl.store(mine, above.to(tl.float64))
-        tl.store(mine + 1, close_above.to(tl.float64))
-        tl.store(mine + 2, close_below.to(tl.float64))
-        tl.store(mine + 3, at.to(tl.float64))
-        tl.store(mine + 4, sum_below)
-        tl.store(mine + 5, sum_above)
+        elif not IS_FIRST:
+            m_1, m_2, m_3, m_4, m_5, m_6 = _ladder(
+                reading,
+                r,
+                b,
+                half_window,
+                inverse,
+                n,
+                program,
+                programs,
+                LARGEST,
+                BLOCK,
+                COMPUTE,
+            )
+            tl.store(mine, m_1)
+            tl.store(mine + 1, m_2)
+            tl.store(mine + 2, m_3)
+            tl.store(mine + 3, m_4)
+            tl.store(mine + 4, m_5)
+            tl.store(mine + 5, m_6)
         tl.debug_barrier()  # every thread's stores come before this program's ticket
         if tl.atomic_add(tickets, 1) == programs - 1:
             lane = tl.arange(0, LANES)
@@ -501,6 +573,23 @@ def round_forward(
                 tl.store(state + 8, below_sum)
                 tl.store(state + 9, above_sum)
                 tl.store(state + 10, tl.zeros((), tl.float64) + first_ticket)
+            elif wanted == LADDER:
+                next_wanted, next_b, next_half, next_lo, next_hi, left, right = after_ladder(
+                    k,
+                    b,
+                    half_window,
+                    lo,
+                    left,
+                    right,
+                    total_above,
+                    total_close_above,
+                    total_close_below,
+                    total_at,
+                    below_sum,
+                    above_sum,
+                    capacity,
+                    COMPUTE,
+                )
             else:
                 near_below = tl.full((), float("-inf"), COMPUTE)
                 near_above = tl.full((), float("inf"), COMPUTE)
@@ -525,6 +614,7 @@ def round_forward(
                         near_above,
                         n,
                         capacity,
+                        may_climb,
                         IS_FIRST,
                         COMPUTE,
                     )
