@@ -44,6 +44,12 @@ def _tolerance(COMPUTE: tl.constexpr):
 
 
 @triton.jit
+def _digits(COMPUTE: tl.constexpr):
+    """What rounding may do to a sum of few numbers, relative to them."""
+    return 2.0**-50 if COMPUTE == tl.float64 else 2.0**-21
+
+
+@triton.jit
 def _differences(x, trials):
     """Newton's divided differences of the trials b over x, the middle three first."""
     x_0, x_1, x_2, x_3, x_4 = x
@@ -336,7 +342,7 @@ def after_statistics(
     next_b = tl.where(inside, target, b + tl.where(rising, 4 * half_window, -4 * half_window))
     next_half = tl.where(inside, give, 4 * half_window)
     # Where enough of the mass is soft, the model's step tells, however far it is.
-    is_soft = tl.abs(excess) <= 2 * (below + higher)
+    is_soft = (tl.abs(excess) <= 2 * (below + higher)) & (tl.abs(relative) <= FARTHEST)
     if IS_FIRST:
         next_b = tl.where(is_soft & (not inside), b + step, next_b)
         next_half = tl.where(is_soft & (not inside), tl.maximum(tl.abs(step), scale), next_half)
@@ -364,11 +370,13 @@ def after_statistics(
     )
     # Beyond the window, or where the density changes much within it, ranks tell nothing.
     is_lost = ((not inside) | (uneven > 0.5)) & (not is_soft)
-    reach = tl.where(inside, half_window, 8 * half_window)
+    reach = tl.where(
+        inside, 7 / 6 * half_window, 8 * half_window
+    )  # the sixth rung: the window's end
     end = tl.where(rising, tl.minimum(b + reach, right), tl.maximum(b - reach, left))
     rung = (end - b) / 7
     climbs = (wanted == STATISTICS) & is_lost & (may_climb != 0)
-    climbs = climbs & (tl.abs(rung) > 0) & (tl.abs(rung) < float("inf"))
+    climbs = climbs & (tl.abs(rung) > 16 * _digits(COMPUTE) * tl.abs(b)) & (tl.abs(end) <= limit)
     wanted = tl.where(climbs, LADDER, wanted)
     next_b = tl.where(climbs, b, next_b)
     next_half = tl.where(climbs, rung, next_half)
@@ -387,35 +395,48 @@ def _rung(number, at_0, at_1, at_2, at_3, at_4, at_5, at_6):
 
 @triton.jit
 def after_ladder(
-    k, b, step, foot, left, right, m_1, m_2, m_3, m_4, m_5, m_6, capacity, COMPUTE: tl.constexpr
+    k, t, b, step, foot, left, right, m_1, m_2, m_3, m_4, m_5, m_6, capacity, COMPUTE: tl.constexpr
 ):
-    """A band between the two rungs that hold the root, if their masses say that it fits."""
-    # Rungs that the root lies beyond; mass falls on the way up.
+    """A band between the two rungs that hold the root, if their masses say that it fits.
+
+    Masses are rounded, so they prove nothing: the bracket stays what it was.
+    """
+    # Rungs before the root, and those that may be: in a gap between scores many have mass k. Mass
+    # falls on the way up.
     sign = tl.where(step > 0, 1.0, -1.0).to(tl.float64)
-    number = (sign * (m_1 - k) > 0).to(tl.int32) + (sign * (m_2 - k) > 0).to(tl.int32)
-    number += (sign * (m_3 - k) > 0).to(tl.int32) + (sign * (m_4 - k) > 0).to(tl.int32)
-    number += (sign * (m_5 - k) > 0).to(tl.int32) + (sign * (m_6 - k) > 0).to(tl.int32)
-    mass_near = _rung(number, foot.to(tl.float64), m_1, m_2, m_3, m_4, m_5, m_6)
-    mass_far = _rung(number + 1, m_1, m_1, m_2, m_3, m_4, m_5, m_6)
-    is_past = number == 6  # how much lies beyond the last rung is not known
-    near = b + number * step
-    far = near + step
-    # Masses are rounded: a little more on both sides.
-    spare = 0.02 * tl.abs(step)
-    lo = tl.minimum(near, far) - spare
-    hi = tl.maximum(near, far) + spare
-    fits = (tl.abs(mass_far - mass_near) <= _room(capacity)) & (not is_past)
+    slack = 2.0**-20 * k + 0.5
+    o_1 = sign * (m_1 - k)
+    o_2 = sign * (m_2 - k)
+    o_3 = sign * (m_3 - k)
+    o_4 = sign * (m_4 - k)
+    o_5 = sign * (m_5 - k)
+    o_6 = sign * (m_6 - k)
+    before = (o_1 > slack).to(tl.int32) + (o_2 > slack).to(tl.int32) + (o_3 > slack).to(tl.int32)
+    before += (o_4 > slack).to(tl.int32) + (o_5 > slack).to(tl.int32) + (o_6 > slack).to(tl.int32)
+    after = 1 + (o_1 >= -slack).to(tl.int32) + (o_2 >= -slack).to(tl.int32)
+    after += (o_3 >= -slack).to(tl.int32) + (o_4 >= -slack).to(tl.int32)
+    after += (o_5 >= -slack).to(tl.int32) + (o_6 >= -slack).to(tl.int32)
+    mass_near = _rung(before, foot.to(tl.float64), m_1, m_2, m_3, m_4, m_5, m_6)
+    mass_far = _rung(after, m_1, m_1, m_2, m_3, m_4, m_5, m_6)
+    is_past = after == 7  # how much lies beyond the last rung is not known
+    near = b + before * step
+    far = b + after * step
+    spare = 0.02 * tl.abs(step) + _digits(COMPUTE) * tl.abs(b)
+    lo = tl.maximum(tl.minimum(near, far) - spare, left)
+    hi = tl.minimum(tl.maximum(near, far) + spare, right)
+    # A score between them adds less than one where t is not small against the way.
+    crossed = tl.abs(far - near).to(tl.float64) / t
+    between = tl.abs(mass_far - mass_near) / (1 - tl.exp(-0.5 * tl.minimum(crossed, 100.0)))
+    fits = (between <= _room(capacity)) & (not is_past) & (lo < hi)
     part = ((mass_near - k) / tl.where(mass_near == mass_far, 1.0, mass_near - mass_far)).to(
         COMPUTE
     )
-    part = tl.where(is_past, 4.0, tl.minimum(tl.maximum(part, 0.0), 1.0))
-    left = tl.where((step > 0) | (not is_past), tl.maximum(left, lo), left)
-    right = tl.where((step < 0) | (not is_past), tl.minimum(right, hi), right)
-    next_b = near + part * step
+    next_b = near + tl.minimum(tl.maximum(part, 0.0), 1.0) * (far - near)
+    next_b = tl.where(is_past, far + 3 * step, next_b)
     is_inside = (left < next_b) & (next_b < right)
     next_b = tl.where(is_inside, next_b, middle_float(left, right, COMPUTE))
     next_half = tl.where(is_past, 4.0, 0.5) * tl.abs(step)
-    return tl.where(fits, BAND, STATISTICS), next_b, next_half, lo, hi, left, right
+    return tl.where(fits, BAND, STATISTICS), next_b, next_half, lo, hi
 
 
 @triton.jit
@@ -470,8 +491,7 @@ def after_band(
         scale = t.to(COMPUTE)
         root = end + scale * relative
         # Rounded by more than a small part of t it would not certify itself.
-        unit = 2.0**-50 if COMPUTE == tl.float64 else 2.0**-21
-        is_near = (tl.abs(relative) <= FARTHEST) & (tl.abs(root) * unit <= scale)
+        is_near = (tl.abs(relative) <= FARTHEST) & (tl.abs(root) * _digits(COMPUTE) <= scale)
         is_beyond = is_useful & is_open & (found == 0) & is_near
         next_b = tl.where(is_beyond, root, next_b)
         next_half = tl.where(is_beyond, scale, next_half)

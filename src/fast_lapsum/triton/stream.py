@@ -306,27 +306,25 @@ def _ladder(
 ):
     """One program's share of the masses at six rungs, the first of them a step from b."""
     scores, mask, along, mask_along = reading
-    m_1 = tl.zeros((BLOCK // NEIGHBOURS,), COMPUTE)
-    m_2 = tl.zeros((BLOCK // NEIGHBOURS,), COMPUTE)
-    m_3 = tl.zeros((BLOCK // NEIGHBOURS,), COMPUTE)
-    m_4 = tl.zeros((BLOCK // NEIGHBOURS,), COMPUTE)
-    m_5 = tl.zeros((BLOCK // NEIGHBOURS,), COMPUTE)
-    m_6 = tl.zeros((BLOCK // NEIGHBOURS,), COMPUTE)
+    m_1 = tl.zeros((BLOCK // NEIGHBOURS,), tl.float64)
+    m_2 = tl.zeros((BLOCK // NEIGHBOURS,), tl.float64)
+    m_3 = tl.zeros((BLOCK // NEIGHBOURS,), tl.float64)
+    m_4 = tl.zeros((BLOCK // NEIGHBOURS,), tl.float64)
+    m_5 = tl.zeros((BLOCK // NEIGHBOURS,), tl.float64)
+    m_6 = tl.zeros((BLOCK // NEIGHBOURS,), tl.float64)
     for tile in range(program, tile_count(n, BLOCK), programs):
         first, count = tile_of(tile + programs, n, BLOCK)
         following = load_tile(
             scores, mask, first, count, along, mask_along, LARGEST, BLOCK, COMPUTE
         )
-        m_1 += _by_neighbours(masses_at(r, b + step, inverse), BLOCK)
-        m_2 += _by_neighbours(masses_at(r, b + 2 * step, inverse), BLOCK)
-        m_3 += _by_neighbours(masses_at(r, b + 3 * step, inverse), BLOCK)
-        m_4 += _by_neighbours(masses_at(r, b + 4 * step, inverse), BLOCK)
-        m_5 += _by_neighbours(masses_at(r, b + 5 * step, inverse), BLOCK)
-        m_6 += _by_neighbours(masses_at(r, b + 6 * step, inverse), BLOCK)
+        m_1 += _by_neighbours(masses_at(r, b + step, inverse), BLOCK).to(tl.float64)
+        m_2 += _by_neighbours(masses_at(r, b + 2 * step, inverse), BLOCK).to(tl.float64)
+        m_3 += _by_neighbours(masses_at(r, b + 3 * step, inverse), BLOCK).to(tl.float64)
+        m_4 += _by_neighbours(masses_at(r, b + 4 * step, inverse), BLOCK).to(tl.float64)
+        m_5 += _by_neighbours(masses_at(r, b + 5 * step, inverse), BLOCK).to(tl.float64)
+        m_6 += _by_neighbours(masses_at(r, b + 6 * step, inverse), BLOCK).to(tl.float64)
         r = following
-    low = m_1.to(tl.float64), m_2.to(tl.float64), m_3.to(tl.float64)
-    high = m_4.to(tl.float64), m_5.to(tl.float64), m_6.to(tl.float64)
-    return tl.reduce((low[0], low[1], low[2], high[0], high[1], high[2]), 0, _add6)
+    return tl.reduce((m_1, m_2, m_3, m_4, m_5, m_6), 0, _add6)
 
 
 @triton.jit
@@ -574,8 +572,9 @@ def round_forward(
                 tl.store(state + 9, above_sum)
                 tl.store(state + 10, tl.zeros((), tl.float64) + first_ticket)
             elif wanted == LADDER:
-                next_wanted, next_b, next_half, next_lo, next_hi, left, right = after_ladder(
+                next_wanted, next_b, next_half, next_lo, next_hi = after_ladder(
                     k,
+                    t,
                     b,
                     half_window,
                     lo,
