@@ -70,7 +70,7 @@ def look_around(r, b, half_window, inverse, COMPUTE: tl.constexpr):
 def _as_addends(e, HOLDS: tl.constexpr):
     """Exponentials to be added up: integers for a band, whose order is not always the same.
 
-    The sum of the 8192 that registers hold stays below 2^63, and of the 32,768 of a long band.
+    The sum of the 2048 that registers hold stays below 2^63, and of the 32,768 of a long band.
     """
     if HOLDS == "band":
         return (e * 2.0**49 + 0.5).to(tl.int64)
@@ -91,6 +91,16 @@ def _as_sum(total, HOLDS: tl.constexpr):
 
 
 @triton.jit
+def load_lists(lists, lengths, tile, stride, spacing, BLOCK: tl.constexpr):
+    """So much of each of a band's lists as makes a tile, as far as they are filled; else -inf."""
+    part: tl.constexpr = BLOCK // LISTS
+    lane = tl.arange(0, BLOCK)
+    number, place = lane // part, tile * part + lane % part
+    inside = place < tl.load(lengths + number * spacing)
+    return tl.load(lists + number * stride + place, mask=inside, other=float("-inf"))
+
+
+@triton.jit
 def _piece(
     source,
     tile,
@@ -99,14 +109,10 @@ def _piece(
     BLOCK: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
-    """A tile of a row, or so much of each of a band's lists, as far as they are filled."""
+    """A tile of a row or of a band."""
     _, scores, mask, n, stride, mask_stride = source
     if HOLDS == "lists":
-        part: tl.constexpr = BLOCK // LISTS
-        lane = tl.arange(0, BLOCK)
-        number, place = lane // part, tile * part + lane % part
-        inside = place < tl.load(mask + number * mask_stride)
-        return tl.load(scores + number * stride + place, mask=inside, other=float("-inf"))
+        return load_lists(scores, mask, tile, stride, mask_stride, BLOCK)
     else:
         first, count = tile_of(tile, n, BLOCK)
         return load_tile(scores, mask, first, count, stride, mask_stride, LARGEST, BLOCK, COMPUTE)

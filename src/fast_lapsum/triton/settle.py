@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .passes import measure
+from .passes import load_lists, measure
 from .plan import ALONE, CORNER, DONE, GATHERED, STATE_FIELDS
 from .primitives import (
     LISTS,
@@ -52,10 +52,7 @@ def _solve_band(
     sum_above = tl.load(state + 9)
     inverse = exponent_scale(t, COMPUTE)
     if HOLDS == "band":
-        lane = tl.arange(0, BLOCK)
-        number, place = lane // LONGEST, lane % LONGEST
-        inside = place < tl.load(counters + number * SPACING)
-        r = tl.load(band + number * LIST_CAPACITY + place, mask=inside, other=float("-inf"))
+        r = load_lists(band, counters, 0, LIST_CAPACITY, SPACING, BLOCK)
         source = (r, band, None, BLOCK, 1, 1)
     else:
         r = tl.zeros((BLOCK,), COMPUTE)

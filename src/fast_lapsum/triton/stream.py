@@ -328,6 +328,17 @@ def _ladder(
 
 
 @triton.jit
+def _leave(mine, f_0, f_1, f_2, f_3, f_4, f_5):
+    """This program's share, for the last one to add up."""
+    tl.store(mine, f_0.to(tl.float64))
+    tl.store(mine + 1, f_1.to(tl.float64))
+    tl.store(mine + 2, f_2.to(tl.float64))
+    tl.store(mine + 3, f_3.to(tl.float64))
+    tl.store(mine + 4, f_4.to(tl.float64))
+    tl.store(mine + 5, f_5.to(tl.float64))
+
+
+@triton.jit
 def _field(every, number: tl.constexpr, inside, other):
     return tl.load(every + number, mask=inside, other=other, cache_modifier=".cg")
 
@@ -483,12 +494,8 @@ def round_forward(
                 BLOCK,
                 COMPUTE,
             )
-            tl.store(mine, above.to(tl.float64))
-            tl.store(mine + 1, tl.zeros((), tl.float64))
-            tl.store(mine + 2, tl.zeros((), tl.float64))
-            tl.store(mine + 3, tl.zeros((), tl.float64))
-            tl.store(mine + 4, sum_below)
-            tl.store(mine + 5, sum_above)
+            none = tl.zeros((), tl.float64)
+            _leave(mine, above, none, none, none, sum_below, sum_above)
         elif wanted == STATISTICS:
             above, close_above, close_below, at, sum_below, sum_above, near_below, near_above = (
                 _statistics(
@@ -506,12 +513,7 @@ def round_forward(
                     COMPUTE,
                 )
             )
-            tl.store(mine, above.to(tl.float64))
-            tl.store(mine + 1, close_above.to(tl.float64))
-            tl.store(mine + 2, close_below.to(tl.float64))
-            tl.store(mine + 3, at.to(tl.float64))
-            tl.store(mine + 4, sum_below)
-            tl.store(mine + 5, sum_above)
+            _leave(mine, above, close_above, close_below, at, sum_below, sum_above)
             if not IS_FIRST:
                 tl.store(mine + 6, near_below.to(tl.float64))
                 tl.store(mine + 7, near_above.to(tl.float64))
@@ -529,12 +531,7 @@ def round_forward(
                 BLOCK,
                 COMPUTE,
             )
-            tl.store(mine, m_1)
-            tl.store(mine + 1, m_2)
-            tl.store(mine + 2, m_3)
-            tl.store(mine + 3, m_4)
-            tl.store(mine + 4, m_5)
-            tl.store(mine + 5, m_6)
+            _leave(mine, m_1, m_2, m_3, m_4, m_5, m_6)
         tl.debug_barrier()  # every thread's stores come before this program's ticket
         if tl.atomic_add(tickets, 1) == programs - 1:
             lane = tl.arange(0, LANES)
