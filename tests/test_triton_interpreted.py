@@ -372,9 +372,11 @@ def test_corners_of_rows(dtype: torch.dtype) -> None:
     _check(scores, k, t)
 
 
-def test_corners_of_streams() -> None:
-    scores, k, t = corners(70, torch.float32)
-    _check(scores, k, t, settings=STREAM)
+@pytest.mark.parametrize(("n", "settings"), [(70, STREAM), (385, ONE_PROGRAM)])
+def test_corners_of_streams(n: int, settings: launch.Streaming) -> None:
+    """Bands too short for anything, and so long that they hold whole tails."""
+    scores, k, t = corners(n, torch.float32)
+    _check(scores, k, t, settings=settings)
 
 
 def test_a_temperature_in_the_denormals_is_zero(tier: tuple[launch.Streaming | None, int]) -> None:

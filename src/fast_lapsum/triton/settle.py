@@ -73,7 +73,10 @@ def _solve_band(
     mass_hi = above + over_hi + (below_hi + sum_below * across - above_hi - sum_above) / 2
     pair_hi = tl.full((), float("nan"), COMPUTE)
     pair_lo = tl.full((), float("nan"), COMPUTE)
-    if (mass_lo >= k) & (mass_hi <= k):
+    # All that is finite on one side is a root at no finite place: not one to be found here.
+    is_over = (mass_lo > k) | ((mass_lo == k) & (end_lo == lo))
+    is_under = (mass_hi < k) | ((mass_hi == k) & (end_hi == hi))
+    if is_over & is_under:
         first = tl.where(end_lo < lo, tl.minimum(lowest, hi), lo)
         last = tl.where(end_hi > hi, tl.maximum(highest, lo), hi)
         part = ((mass_lo - k) / tl.maximum(mass_lo - mass_hi, 1e-30)).to(COMPUTE)
