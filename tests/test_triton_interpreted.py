@@ -40,7 +40,10 @@ from triton.runtime.interpreter import InterpretedFunction
 from fast_lapsum.triton import launch
 from fast_lapsum.triton.plan import BAND, DONE, GATHERED, LADDER, STATE_FIELDS
 from fast_lapsum.triton.primitives import LISTS
+from tree_reduction import install
 from watching import round_states, settled_states
+
+install()
 
 inf, nan = math.inf, math.nan
 
@@ -649,7 +652,31 @@ def test_a_ladder_where_mass_comes_in_steps(
     assert float(settled[0][0]) == GATHERED.value
 
 
-def _settle(scores: Tensor, k: float, t: float, lo: float, hi: float, capacity: int) -> Tensor:
+def test_two_ladders_into_a_dense_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many scores so close together that the first ladder's rungs have too many between them."""
+    states = round_states(monkeypatch)
+    settings = STREAM._replace(
+        tile=512, singles=64, sample_chunks=16, capacity=512, planned=64, rounds=4
+    )
+    scores = normal(1, 20_000, seed=4, dtype=torch.float32)
+    scores = torch.where(scores > 1.5, 3.0 + 0.01 * scores, 0.1 * scores)
+    _check(scores, 700.5, 1e-5, settings=settings)
+    found = [float(state[0]) for state in states]
+    assert found == [LADDER.value, LADDER.value, BAND.value, GATHERED.value]
+
+
+def test_the_lists_of_a_band_fill_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where all high scores are in the same lane of their tiles, as in the columns of a picture."""
+    settled = settled_states(monkeypatch)
+    scores = 0.1 * normal(1, 64 * 64, seed=2, dtype=torch.float32)
+    scores[0, 5::64] = torch.linspace(3.0, 4.0, 64)
+    _check(scores, 32.0, 1e-4, settings=STREAM._replace(capacity=512, planned=512))
+    assert float(settled[0][0]) == GATHERED.value
+
+
+def _settle(
+    scores: Tensor, k: float, t: float, lo: float, hi: float, capacity: int, held: int
+) -> Tensor:
     """The pair of a row [n] from the band between lo and hi, gathered as the rounds do."""
     high = scores.double()
     inside = (scores > lo) & (scores < hi)
@@ -670,8 +697,9 @@ def _settle(scores: Tensor, k: float, t: float, lo: float, hi: float, capacity: 
         *(*launch._pair(k), *launch._pair(t), len(scores), 1, len(tickets)),
         *(0, 0, 1, 0, 0, 1, 0, 0, 0, 0),
         LARGEST=True,
-        BLOCK=64,
+        BLOCK=max(held // 2, 64),
         CAPACITY=capacity,
+        HELD=held,
         SPACING=1,
         OVERLAP=False,
         COMPUTE=tl.float64 if scores.dtype == torch.float64 else tl.float32,
@@ -679,31 +707,32 @@ def _settle(scores: Tensor, k: float, t: float, lo: float, hi: float, capacity: 
     return pair
 
 
-@pytest.mark.parametrize(
-    ("capacity", "length"), [(8192, 400), (8192, 900), (2048, 900)], ids=["few", "some", "lists"]
-)
+@pytest.mark.parametrize("held", [2048, 256], ids=["band", "lists"])
+@pytest.mark.parametrize("length", [400, 900])
 @pytest.mark.parametrize("dtype", FULL_DTYPES)
 @pytest.mark.parametrize("t", [0.3, 0.02, 1e-4])
-def test_bands_of_any_length(t: float, dtype: torch.dtype, capacity: int, length: int) -> None:
-    """In registers, in more of them, and too long for registers: read from its lists."""
+def test_bands_of_any_length(t: float, dtype: torch.dtype, length: int, held: int) -> None:
+    """In registers, and too long for registers: read from its lists."""
     scores = normal(length + 500, seed=3, dtype=dtype)
     ordered = scores.sort().values
     lo, hi = float(ordered[299]), float(ordered[-200])
     for k in (200 + length / 3, 200.5 + length / 2):
-        pair = _settle(scores, k, t, lo, hi, capacity)
+        pair = _settle(scores, k, t, lo, hi, 2048, held)
         u = (scores.double() - pair[0].double() - pair[1].double()) / t
         p = torch.where(u > 0, 1 - (-u.abs()).exp() / 2, (-u.abs()).exp() / 2)
         assert float(p.sum()) == pytest.approx(k, rel=1e-6 if dtype == torch.float32 else 1e-12)
 
 
 def test_a_band_of_equal_scores_does_not_overflow_its_sums() -> None:
-    """Exponentials are added as integers: of 2^-49 in registers, of 2^-47 from longer lists."""
-    capacity = max(launch.streaming(1 << bits).capacity for bits in range(14, 34))
-    assert capacity // 4 << 49 < 1 << 63  # what is held in registers
-    scores = torch.full((capacity,), 1.0)
-    ends = (-torch.finfo(scores.dtype).max, torch.finfo(scores.dtype).max)
-    for k in (capacity / 2 + 0.5, capacity - 1.0):
-        b = float(_settle(scores, k, 0.5, *ends, capacity).double().sum())
-        u = (1.0 - b) / 0.5
-        p = 1 - math.exp(-u) / 2 if u > 0 else math.exp(u) / 2
-        assert capacity * p == pytest.approx(k, rel=2e-7)
+    """Exponentials are added as integers: of 2^-49 in registers, of 2^-46 from longer lists."""
+    table = [launch.streaming(1 << bits) for bits in range(14, 34)]
+    held = max(settings.held for settings in table)
+    capacity = max(settings.capacity for settings in table)
+    for length in (held, capacity):
+        scores = torch.full((length,), 1.0)
+        ends = (-torch.finfo(scores.dtype).max, torch.finfo(scores.dtype).max)
+        for k in (length / 2 + 0.5, length - 1.0):
+            b = float(_settle(scores, k, 0.5, *ends, capacity, held).double().sum())
+            u = (1.0 - b) / 0.5
+            p = 1 - math.exp(-u) / 2 if u > 0 else math.exp(u) / 2
+            assert length * p == pytest.approx(k, rel=2e-7)

@@ -25,6 +25,7 @@ from .backward import SUMS, rows_backward, scores_backward, sums_backward
 from .hard import write_hard_mask
 from .mask import mask_forward
 from .plan import STATE_FIELDS
+from .precompile import Launch, compile_together
 from .primitives import LISTS
 from .relaunch import Launched
 from .rows import rows_forward
@@ -232,14 +233,13 @@ def _stream(
         (row_count * sample_programs * SAMPLE_FIELDS.value, pairs.dtype),
         (row_count * ticket_count, torch.int32),
     )
-    made = []
+    launches = []
     reading = (*s_scores, *s_mask, *s_budget, *s_temperature)
-    made.append(
-        relaunch.launch(
-            key and (*key, "sample"),
+    launches.append(
+        Launch(
+            "sample",
             sample_forward,
             row_count * sample_programs,
-            device,
             (
                 scores,
                 mask,
@@ -263,17 +263,16 @@ def _stream(
                 "OVERLAP": overlap,
                 "COMPUTE": compute,
             },
-            num_warps=settings.sample_warps,
+            {"num_warps": settings.sample_warps},
         )
     )
     for number in range(rounds):
         programs = first if number == 0 else later
-        made.append(
-            relaunch.launch(
-                key and (*key, "round", number),
+        launches.append(
+            Launch(
+                ("round", number),
                 round_forward,
                 row_count * programs,
-                device,
                 (
                     scores,
                     mask,
@@ -308,17 +307,18 @@ def _stream(
                     "OVERLAP": overlap,
                     "COMPUTE": compute,
                 },
-                num_warps=settings.warps,
-                maxnreg=settings.registers if number == 0 else settings.later_registers,
-                launch_pdl=overlap,
+                {
+                    "num_warps": settings.warps,
+                    "maxnreg": settings.registers if number == 0 else settings.later_registers,
+                    "launch_pdl": overlap,
+                },
             )
         )
-    made.append(
-        relaunch.launch(
-            key and (*key, "settle"),
+    launches.append(
+        Launch(
+            "settle",
             settle_forward,
             row_count,
-            device,
             (
                 scores,
                 mask,
@@ -338,22 +338,21 @@ def _stream(
                 "LARGEST": largest,
                 "BLOCK": settings.settle_tile,
                 "CAPACITY": capacity,
+                "HELD": min(settings.held, capacity),
                 "SPACING": spacing,
                 "OVERLAP": overlap,
                 "COMPUTE": compute,
             },
-            num_warps=settings.settle_warps,
-            launch_pdl=overlap,
+            {"num_warps": settings.settle_warps, "launch_pdl": overlap},
         )
     )
     if not hard:
         mask_tiles = -(-n // settings.mask_tile)
-        made.append(
-            relaunch.launch(
-                key and (*key, "mask"),
+        launches.append(
+            Launch(
+                "mask",
                 mask_forward,
                 row_count * mask_tiles,
-                device,
                 (
                     scores,
                     mask,
@@ -375,10 +374,24 @@ def _stream(
                     "OVERLAP": overlap,
                     "COMPUTE": compute,
                 },
-                num_warps=settings.mask_warps,
-                launch_pdl=overlap,
+                {"num_warps": settings.mask_warps, "launch_pdl": overlap},
             )
         )
+    if key is not None and device is not None:
+        kind = (settings, relaunch.layout((*views, pairs)), largest, hard, device)
+        compile_together(kind, launches)
+    made = [
+        relaunch.launch(
+            key and (*key, one.name),
+            one.function,
+            one.programs,
+            device,
+            one.arguments,
+            one.constants,
+            **one.options,
+        )
+        for one in launches
+    ]
     return made, scratch
 
 

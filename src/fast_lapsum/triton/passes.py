@@ -17,6 +17,11 @@ def _add_pass(a0, a1, a2, a3, a4, b0, b1, b2, b3, b4):
 
 
 @triton.jit
+def _add_tiles(a0, a1, a2, a3, a4, a5, b0, b1, b2, b3, b4, b5):
+    return a0 + b0, a1 + b1, a2 + b2, a3 + b3, tl.maximum(a4, b4), tl.minimum(a5, b5)
+
+
+@triton.jit
 def _add_equal(a0, a1, b0, b1):
     return a0 + b0, tl.maximum(a1, b1)
 
@@ -70,12 +75,12 @@ def look_around(r, b, half_window, inverse, COMPUTE: tl.constexpr):
 def _as_addends(e, HOLDS: tl.constexpr):
     """Exponentials to be added up: integers for a band, whose order is not always the same.
 
-    The sum of the 2048 that registers hold stays below 2^63, and of the 32,768 of a long band.
+    The sum of the 2048 that registers hold stays below 2^63, and of the 65,536 of a long band.
     """
     if HOLDS == "band":
         return (e * 2.0**49 + 0.5).to(tl.int64)
     elif HOLDS == "lists":
-        return (e * 2.0**47 + 0.5).to(tl.int64)
+        return (e * 2.0**46 + 0.5).to(tl.int64)
     else:
         return e
 
@@ -85,7 +90,7 @@ def _as_sum(total, HOLDS: tl.constexpr):
     if HOLDS == "band":
         return total.to(tl.float64) * 2.0**-49
     elif HOLDS == "lists":
-        return total.to(tl.float64) * 2.0**-47
+        return total.to(tl.float64) * 2.0**-46
     else:
         return total
 
@@ -162,25 +167,27 @@ def measure(
         if nearest_below == b:
             at, nearest_below = tl.reduce(_equal_terms(r, b, COMPUTE), 0, _add_equal)
     else:
-        above = tl.zeros((), tl.float64)
-        at = tl.zeros((), tl.float64)
-        total_below = tl.zeros((), tl.int64 if HOLDS == "lists" else tl.float64)
-        total_above = tl.zeros((), tl.int64 if HOLDS == "lists" else tl.float64)
-        nearest_below = tl.full((), float("-inf"), COMPUTE)
-        nearest_above = tl.full((), float("inf"), COMPUTE)
+        # Added up lane by lane: the lanes are for the end.
+        numbers = tl.zeros((BLOCK,), tl.int32)
+        equals = tl.zeros((BLOCK,), tl.int32)
+        below_sums = tl.zeros((BLOCK,), tl.int64 if HOLDS == "lists" else tl.float64)
+        above_sums = tl.zeros((BLOCK,), tl.int64 if HOLDS == "lists" else tl.float64)
+        below_scores = tl.full((BLOCK,), float("-inf"), COMPUTE)
+        above_scores = tl.full((BLOCK,), float("inf"), COMPUTE)
         for tile in range(tile_count(n, BLOCK)):
             piece = _piece(source, tile, HOLDS, LARGEST, BLOCK, COMPUTE)
-            p0, p1, p2, p3, p4 = tl.reduce(
-                _pass_terms(piece, b, inverse, HOLDS, COMPUTE), 0, _add_pass
-            )
-            if p3 == b:
-                equal, p3 = tl.reduce(_equal_terms(piece, b, COMPUTE), 0, _add_equal)
-                at += equal.to(tl.float64)
-            above += p0.to(tl.float64)
-            total_below += p1.to(total_below.dtype)
-            total_above += p2.to(total_above.dtype)
-            nearest_below = tl.maximum(nearest_below, p3)
-            nearest_above = tl.minimum(nearest_above, p4)
+            is_above = piece > b
+            e = _as_addends(decay(piece - b, inverse), HOLDS).to(below_sums.dtype)
+            numbers += is_above.to(tl.int32)
+            equals += (piece == b).to(tl.int32)
+            below_sums += tl.where(is_above, 0, e)
+            above_sums += tl.where(is_above, e, 0)
+            below_scores = tl.maximum(below_scores, tl.where(piece < b, piece, float("-inf")))
+            above_scores = tl.minimum(above_scores, tl.where(is_above, piece, float("inf")))
+        number, equal = numbers.to(tl.float64), equals.to(tl.float64)  # beyond 32 bits, all in all
+        above, at, total_below, total_above, nearest_below, nearest_above = tl.reduce(
+            (number, equal, below_sums, above_sums, below_scores, above_scores), 0, _add_tiles
+        )
         sum_below = _as_sum(total_below, HOLDS)
         sum_above = _as_sum(total_above, HOLDS)
     return above, at, sum_below - at, sum_above, nearest_below, nearest_above
@@ -219,19 +226,20 @@ def tails(
         )
         return above, _as_sum(sum_below, HOLDS), _as_sum(sum_above, HOLDS)
     else:
-        above = tl.zeros((), tl.float64)
-        total_below = tl.zeros((), tl.int64 if HOLDS == "lists" else tl.float64)
-        total_above = tl.zeros((), tl.int64 if HOLDS == "lists" else tl.float64)
+        numbers = tl.zeros((BLOCK,), tl.int32)
+        below_sums = tl.zeros((BLOCK,), tl.int64 if HOLDS == "lists" else tl.float64)
+        above_sums = tl.zeros((BLOCK,), tl.int64 if HOLDS == "lists" else tl.float64)
         for tile in range(tile_count(n, BLOCK)):
             piece = _piece(source, tile, HOLDS, LARGEST, BLOCK, COMPUTE)
-            p0, p1, p2 = tl.reduce(
-                _tail_terms(piece, lower, upper, from_lower, from_upper, inverse, HOLDS, COMPUTE),
-                0,
-                _add_tails,
+            is_above, below, higher = _tail_terms(
+                piece, lower, upper, from_lower, from_upper, inverse, HOLDS, tl.int32
             )
-            above += p0.to(tl.float64)
-            total_below += p1.to(total_below.dtype)
-            total_above += p2.to(total_above.dtype)
+            numbers += is_above
+            below_sums += below
+            above_sums += higher
+        above, total_below, total_above = tl.reduce(
+            (numbers.to(tl.float64), below_sums, above_sums), 0, _add_tails
+        )
         return above, _as_sum(total_below, HOLDS), _as_sum(total_above, HOLDS)
 
 

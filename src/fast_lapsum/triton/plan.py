@@ -28,11 +28,16 @@ DONE = tl.constexpr(2.0)
 GATHERED = tl.constexpr(3.0)  # the band is in memory and seems to hold the root
 CORNER = tl.constexpr(4.0)  # not a row for sampling and streaming
 ALONE = tl.constexpr(5.0)  # nothing any more: settle's one program had to read the row
-LADDER = tl.constexpr(6.0)  # masses at six rungs, as far apart as the half window says
+LADDER = tl.constexpr(6.0)  # masses at six rungs
 
 #: Float64 values per row: what is wanted, trial b, half window, lo, hi, the bracket's two ends,
-#: and of a band N>, S<, S> outside it and the round's first ticket.
+#: and of a band N>, S<, S> outside it and the round's first ticket. Of a ladder, in place of b to
+#: hi: its foot, the first step, the mass at the foot, and the next step's length in its last one's.
 STATE_FIELDS = tl.constexpr(11)
+#: So many times the shorter way from the middle trial to an outer one the longer may be.
+LONG = tl.constexpr(16.0)
+#: How many times as long as the one before a step is, on a ladder to a far end.
+WIDENING = tl.constexpr(4.0)
 #: Temperatures beyond which a tail sum has too few digits left to be taken there again.
 FARTHEST = tl.constexpr(40.0)
 
@@ -67,13 +72,14 @@ def _differences(x, trials):
 
 
 @triton.jit
-def _by_mass(wanted, count, masses, x, trials, differences):
+def _by_mass(wanted, count, masses, x, trials, differences, is_regular):
     """Where the mass is ``wanted``, and how sure: by the polynomial through the five trials.
 
     b is taken over the logit of the mass, in which the tails of most distributions are nearly
     straight. The last term is what the fifth trial changes. A polynomial that leaves its two
-    neighbouring trials is no good (plateaus, clusters, tails without a sample): then it is a
-    straight line between them, and nothing is sure but those two.
+    neighbouring trials is no good (plateaus, clusters, tails without a sample), nor is one through
+    trials that are not ``is_regular``: then it is a straight line between the two (the third value
+    says so), and nothing is sure but those.
     """
     _, m_1, m_2, m_3, _ = masses
     x_0, x_1, x_2, x_3, x_4 = x
@@ -98,9 +104,10 @@ def _by_mass(wanted, count, masses, x, trials, differences):
     )
     part = tl.where(x_left > x_right, (x_left - y) / (x_left - x_right), 0.5)
     part = tl.minimum(tl.maximum(part, 0.0), 1.0)
-    is_inside = (left <= found) & (found <= right)
+    is_inside = is_regular & (left <= found) & (found <= right)
     line = left * (1 - part) + right * part
-    return tl.where(is_inside, found, line), tl.where(is_inside, tl.abs(last), right - left)
+    b = tl.where(is_inside, found, line)
+    return b, tl.where(is_inside, tl.abs(last), right - left), not is_inside
 
 
 @triton.jit
@@ -197,10 +204,15 @@ def plan(
             logit(mass_4, count),
         )
         differences = _differences(x, trials)
-        b, _ = _by_mass(share, count, masses, x, trials, differences)
-        lo, unsure = _by_mass(share + margin, count, masses, x, trials, differences)
+        shorter = tl.minimum(upper - centre, centre - lower)
+        is_regular = tl.maximum(upper - centre, centre - lower) <= shorter * LONG
+        b, _, is_line = _by_mass(share, count, masses, x, trials, differences, is_regular)
+        # Rather than on a straight line the root is where the small sample had it, or near that.
+        is_next_to_centre = (share <= mass_1) & (share >= mass_3)
+        b = tl.where(is_line & is_next_to_centre, centre, b)
+        lo, unsure, _ = _by_mass(share + margin, count, masses, x, trials, differences, is_regular)
         lo -= unsure
-        hi, unsure = _by_mass(share - margin, count, masses, x, trials, differences)
+        hi, unsure, _ = _by_mass(share - margin, count, masses, x, trials, differences, is_regular)
         hi += unsure
     b = tl.where((lower <= b) & (b <= upper), b, centre)
     known_lo = tl.where(lo >= lower, lo, lower)
@@ -263,6 +275,13 @@ def plan(
 
 
 @triton.jit
+def _unlike(one, other):
+    """By what part of the larger two counts differ, what chance may do left out."""
+    more = tl.maximum(tl.maximum(one, other), 1.0)
+    return tl.maximum(tl.abs(one - other) - 4 * tl.sqrt(more), 0.0) / more
+
+
+@triton.jit
 def after_statistics(
     k,
     t,
@@ -308,25 +327,32 @@ def after_statistics(
     error = 0.55 * near_by * relative * relative
     certified = is_small & (error <= allowed)
 
-    # Not certain: where is the root, give or take what?
+    # Not certain: where is the root, give or take what? By rank, if scores are spread evenly. Sides
+    # that differ by more than chance say that they are not, and that ranks do not tell distances
+    # well. So do tail sums that are not those of even scores.
     per_score = half_window / tl.maximum(near_by, 1.0)
-    # Sides that differ by more than chance say that the density does, and that ranks do not tell
-    # distances well.
-    more = tl.maximum(tl.maximum(close_above, close_below).to(COMPUTE), 1.0)
-    apart = tl.abs(close_above - close_below).to(COMPUTE)
-    uneven = tl.maximum(apart - 4 * tl.sqrt(more), 0.0) / more
+    uneven = _unlike(close_above.to(COMPUTE), close_below.to(COMPUTE))
     ranks = 1.75 * tl.sqrt(near_by) + (0.005 + uneven) * tl.abs(excess) + 4
-    ranks += 0.3 * uneven * capacity
-    take_step = is_small & (tl.abs(relative) <= 0.1)
-    ahead = tl.where(take_step, step, per_score * excess)
+    ranks += 0.15 * uneven * capacity
+    is_wide = half_window > 4 * scale
+    tails = tl.where(is_wide, _unlike(below + higher, 2 * scale / per_score), 0.0)
+    uneven = tl.maximum(uneven, tails)
+    # Or by the step, as far as its error goes.
+    most = 0.7 * capacity * per_score  # how long a band may be, if scores are spread evenly
     by_step = 4 * scale * error / phi + 2.0**-20 * (scale + tl.abs(b))
+    is_better = (by_step <= per_score * ranks) | ((uneven > 0.125) & (2 * by_step <= most))
+    take_step = is_small & ((tl.abs(relative) <= 0.1) | is_better)
     give = tl.where(take_step, by_step, per_score * ranks)
-    target = b + ahead
+    target = b + tl.where(take_step, step, per_score * excess)
     inside = (tl.abs(excess) <= near_by) | take_step
     lo = target - give
     hi = target + give
-    fits = inside & (2 * give <= 0.7 * capacity * per_score) & (lo < hi)
-    # Rather all scores of that side, as far as they fit.
+    # Where enough of the mass is soft, the model's step leads to the root, however far it is.
+    is_soft = (tl.abs(excess) <= 2 * (below + higher)) & (tl.abs(relative) <= FARTHEST)
+    # Rather than by uneven ranks the root is found by that step or by a ladder, one round later.
+    is_told = take_step | (may_climb == 0) | (uneven <= tl.where(is_soft, 0.125, 0.5))
+    fits = inside & is_told & (2 * give <= most) & (lo < hi)
+    # Rather all scores of that side, as far as they fit: their number is known.
     room = _room(capacity)
     limit = largest_finite(COMPUTE)
     is_surely_inside = tl.abs(excess) + 2 * tl.sqrt(near_by) + 4 <= near_by
@@ -341,11 +367,10 @@ def after_statistics(
     give = tl.where((uneven > 0.5) & (not take_step), tl.maximum(give, half_window / 8), give)
     next_b = tl.where(inside, target, b + tl.where(rising, 4 * half_window, -4 * half_window))
     next_half = tl.where(inside, give, 4 * half_window)
-    # Where enough of the mass is soft, the model's step tells, however far it is.
-    is_soft = (tl.abs(excess) <= 2 * (below + higher)) & (tl.abs(relative) <= FARTHEST)
+    goes_by_step = is_soft & (not take_step) & ((uneven > 0.125) | (not inside))
     if IS_FIRST:
-        next_b = tl.where(is_soft & (not inside), b + step, next_b)
-        next_half = tl.where(is_soft & (not inside), tl.maximum(tl.abs(step), scale), next_half)
+        next_b = tl.where(goes_by_step, b + step, next_b)
+        next_half = tl.where(goes_by_step, tl.maximum(tl.abs(step), scale), next_half)
     else:
         lower = tl.where(rising & (at > 0), b, near_below)
         upper = tl.where((not rising) & (at > 0), b, near_above)
@@ -361,28 +386,45 @@ def after_statistics(
         lo = tl.where(between, lower, lo)
         hi = tl.where(between, upper, hi)
         far = tl.where(near_by > 0, next_b, end)
-        next_b = tl.where(inside, next_b, tl.where(is_soft, b + step, far))
-        next_half = tl.where(inside, next_half, tl.maximum(tl.abs(next_b - b), scale))
+        next_b = tl.where(goes_by_step, b + step, tl.where(inside, next_b, far))
+        is_far = goes_by_step | (not inside)
+        next_half = tl.where(is_far, tl.maximum(tl.abs(next_b - b), scale), next_half)
     lo = tl.maximum(tl.maximum(lo, left), -limit)
     hi = tl.minimum(tl.minimum(hi, right), limit)
     next_b = tl.where(
         (left < next_b) & (next_b < right), next_b, middle_float(left, right, COMPUTE)
     )
-    # Beyond the window, or where the density changes much within it, ranks tell nothing.
+    # A ladder up to the end of the window, or beyond it; what is near is more likely.
     is_lost = ((not inside) | (uneven > 0.5)) & (not is_soft)
-    reach = tl.where(
-        inside, 7 / 6 * half_window, 8 * half_window
-    )  # the sixth rung: the window's end
+    reach = tl.where(inside, 1.0, 8.0) * half_window
     end = tl.where(rising, tl.minimum(b + reach, right), tl.maximum(b - reach, left))
-    rung = (end - b) / 7
+    widening = tl.full((), WIDENING, COMPUTE)
+    rung = (end - b) / steps_to(6, widening)
     climbs = (wanted == STATISTICS) & is_lost & (may_climb != 0)
-    climbs = climbs & (tl.abs(rung) > 16 * _digits(COMPUTE) * tl.abs(b)) & (tl.abs(end) <= limit)
+    climbs = climbs & _is_ladder(b, rung, end, COMPUTE)
     wanted = tl.where(climbs, LADDER, wanted)
     next_b = tl.where(climbs, b, next_b)
     next_half = tl.where(climbs, rung, next_half)
-    lo = tl.where(climbs, (k + excess64).to(COMPUTE), lo)  # the mass at the ladder's foot
+    lo = tl.where(climbs, (k + excess64).to(COMPUTE), lo)
+    hi = tl.where(climbs, widening, hi)
     wanted = tl.where(certified, DONE, wanted)
     return wanted, step, next_b, next_half, lo, hi, left, right
+
+
+@triton.jit
+def steps_to(number: tl.constexpr, widening):
+    """How many first steps it is from a ladder's foot to the rung of that number."""
+    steps = 0.0 * widening
+    for _ in tl.static_range(number):
+        steps = steps * widening + 1
+    return steps
+
+
+@triton.jit
+def _is_ladder(b, rung, end, COMPUTE: tl.constexpr):
+    """Whether rungs between b and the end are apart by more than rounding."""
+    is_apart = tl.abs(rung) > 16 * _digits(COMPUTE) * tl.abs(b)
+    return is_apart & (tl.abs(end) <= largest_finite(COMPUTE))
 
 
 @triton.jit
@@ -395,11 +437,28 @@ def _rung(number, at_0, at_1, at_2, at_3, at_4, at_5, at_6):
 
 @triton.jit
 def after_ladder(
-    k, t, b, step, foot, left, right, m_1, m_2, m_3, m_4, m_5, m_6, capacity, COMPUTE: tl.constexpr
+    k,
+    t,
+    b,
+    step,
+    foot,
+    widening,
+    left,
+    right,
+    m_1,
+    m_2,
+    m_3,
+    m_4,
+    m_5,
+    m_6,
+    capacity,
+    may_climb,
+    COMPUTE: tl.constexpr,
 ):
     """A band between the two rungs that hold the root, if their masses say that it fits.
 
-    Masses are rounded, so they prove nothing: the bracket stays what it was.
+    Else a finer ladder from one to the other, or a longer one from the last. Masses are rounded, so
+    they prove nothing: the bracket stays what it was.
     """
     # Rungs before the root, and those that may be: in a gap between scores many have mass k. Mass
     # falls on the way up.
@@ -419,24 +478,49 @@ def after_ladder(
     mass_near = _rung(before, foot.to(tl.float64), m_1, m_2, m_3, m_4, m_5, m_6)
     mass_far = _rung(after, m_1, m_1, m_2, m_3, m_4, m_5, m_6)
     is_past = after == 7  # how much lies beyond the last rung is not known
-    near = b + before * step
-    far = b + after * step
-    spare = 0.02 * tl.abs(step) + _digits(COMPUTE) * tl.abs(b)
+    s_1 = steps_to(1, widening)
+    s_2 = steps_to(2, widening)
+    s_3 = steps_to(3, widening)
+    s_4 = steps_to(4, widening)
+    s_5 = steps_to(5, widening)
+    s_6 = steps_to(6, widening)
+    near = b + _rung(before, 0.0 * s_1, s_1, s_2, s_3, s_4, s_5, s_6) * step
+    far = b + _rung(after, s_1, s_1, s_2, s_3, s_4, s_5, s_6) * step
+    way = tl.where(is_past, 8 * (near - b), far - near)  # from the near one to where the root is
+    spare = 2.0**-10 * tl.abs(way) + _digits(COMPUTE) * tl.abs(b)
     lo = tl.maximum(tl.minimum(near, far) - spare, left)
     hi = tl.minimum(tl.maximum(near, far) + spare, right)
     # A score between them adds less than one where t is not small against the way.
-    crossed = tl.abs(far - near).to(tl.float64) / t
+    crossed = tl.abs(way).to(tl.float64) / t
     between = tl.abs(mass_far - mass_near) / (1 - tl.exp(-0.5 * tl.minimum(crossed, 100.0)))
-    fits = (between <= _room(capacity)) & (not is_past) & (lo < hi)
+    room = _room(capacity)
+    fits = (between <= room) & (not is_past) & (lo < hi)
     part = ((mass_near - k) / tl.where(mass_near == mass_far, 1.0, mass_near - mass_far)).to(
         COMPUTE
     )
-    next_b = near + tl.minimum(tl.maximum(part, 0.0), 1.0) * (far - near)
-    next_b = tl.where(is_past, far + 3 * step, next_b)
+    part = tl.where(is_past, 0.25, tl.minimum(tl.maximum(part, 0.0), 1.0))
+    next_b = near + part * way
     is_inside = (left < next_b) & (next_b < right)
     next_b = tl.where(is_inside, next_b, middle_float(left, right, COMPUTE))
-    next_half = tl.where(is_past, 4.0, 0.5) * tl.abs(step)
-    return tl.where(fits, BAND, STATISTICS), next_b, next_half, lo, hi
+    next_half = 0.5 * tl.abs(way)
+    wanted = tl.where(fits, BAND, STATISTICS)
+    next_widening = tl.where(is_past, WIDENING, 1.0).to(COMPUTE)
+    end = tl.minimum(tl.maximum(near + way, left), right)
+    rung = (end - near) / steps_to(6, next_widening)
+    climbs = (not fits) & (may_climb != 0) & _is_ladder(near, rung, end, COMPUTE)
+    wanted = tl.where(climbs, LADDER, wanted)
+    next_b = tl.where(climbs, near, next_b)
+    next_half = tl.where(climbs, rung, next_half)
+    # With one round left and no band that surely fits, one that probably does, if scores are spread
+    # evenly between the rungs.
+    is_last = (may_climb == 0) & (not (fits | is_past))
+    give = (0.35 * room / tl.maximum(between, 1.0)).to(COMPUTE) * tl.abs(way)
+    wanted = tl.where(is_last, BAND, wanted)
+    lo = tl.where(is_last, tl.maximum(lo, next_b - give), lo)
+    hi = tl.where(is_last, tl.minimum(hi, next_b + give), hi)
+    lo = tl.where(climbs, mass_near.to(COMPUTE), lo)
+    hi = tl.where(climbs, next_widening, hi)
+    return wanted, next_b, next_half, lo, hi
 
 
 @triton.jit

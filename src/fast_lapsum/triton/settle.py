@@ -130,6 +130,7 @@ def settle_forward(
     LARGEST: tl.constexpr,
     BLOCK: tl.constexpr,
     CAPACITY: tl.constexpr,
+    HELD: tl.constexpr,
     SPACING: tl.constexpr,
     OVERLAP: tl.constexpr,
     COMPUTE: tl.constexpr,
@@ -150,8 +151,8 @@ def settle_forward(
             counters = tickets + row * ticket_count + tl.load(state + 10).to(tl.int32) + SPACING
             longest = tl.max(tl.load(counters + tl.arange(0, LISTS) * SPACING), 0)
             whole: tl.constexpr = CAPACITY // LISTS
-            some: tl.constexpr = whole // 4 if whole >= 64 else whole
-            few: tl.constexpr = some // 4 if some >= 64 else some  # mostly that is enough
+            few: tl.constexpr = HELD // LISTS  # mostly that is enough
+            some: tl.constexpr = BLOCK // LISTS if BLOCK < CAPACITY else whole
             band += row * CAPACITY
             if longest <= few:
                 hi, lo = _solve_band(

@@ -31,6 +31,7 @@ from .plan import (
     after_ladder,
     after_statistics,
     plan,
+    steps_to,
 )
 from .primitives import (
     LISTS,
@@ -194,6 +195,7 @@ def _gather(
     n,
     group,
     hits,
+    program,
     programs,
     counters,
     band,
@@ -207,8 +209,11 @@ def _gather(
     scores, mask, along, mask_along = reading
     lanes = tl.arange(0, BLOCK)
     list_capacity = capacity // LISTS
-    my_counter = counters + lanes % LISTS * SPACING
-    my_list = band + lanes % LISTS * list_capacity
+    # Another list for a lane in every program: scores that repeat, as the columns of a picture do,
+    # would fill few of them.
+    mine = (lanes + program) % LISTS
+    my_counter = counters + mine * SPACING
+    my_list = band + mine * list_capacity
     for number in range(TILES_PER_SUM):
         if (hits >> number) & 1:
             first, count = tile_of(group + number * programs, n, BLOCK)
@@ -277,6 +282,7 @@ def _band(
                 n,
                 group,
                 hits,
+                program,
                 programs,
                 counters,
                 band,
@@ -296,6 +302,7 @@ def _ladder(
     r,
     b,
     step,
+    widening,
     inverse,
     n,
     program,
@@ -305,6 +312,12 @@ def _ladder(
     COMPUTE: tl.constexpr,
 ):
     """One program's share of the masses at six rungs, the first of them a step from b."""
+    b_1 = b + steps_to(1, widening) * step
+    b_2 = b + steps_to(2, widening) * step
+    b_3 = b + steps_to(3, widening) * step
+    b_4 = b + steps_to(4, widening) * step
+    b_5 = b + steps_to(5, widening) * step
+    b_6 = b + steps_to(6, widening) * step
     scores, mask, along, mask_along = reading
     m_1 = tl.zeros((BLOCK // NEIGHBOURS,), tl.float64)
     m_2 = tl.zeros((BLOCK // NEIGHBOURS,), tl.float64)
@@ -317,12 +330,12 @@ def _ladder(
         following = load_tile(
             scores, mask, first, count, along, mask_along, LARGEST, BLOCK, COMPUTE
         )
-        m_1 += _by_neighbours(masses_at(r, b + step, inverse), BLOCK).to(tl.float64)
-        m_2 += _by_neighbours(masses_at(r, b + 2 * step, inverse), BLOCK).to(tl.float64)
-        m_3 += _by_neighbours(masses_at(r, b + 3 * step, inverse), BLOCK).to(tl.float64)
-        m_4 += _by_neighbours(masses_at(r, b + 4 * step, inverse), BLOCK).to(tl.float64)
-        m_5 += _by_neighbours(masses_at(r, b + 5 * step, inverse), BLOCK).to(tl.float64)
-        m_6 += _by_neighbours(masses_at(r, b + 6 * step, inverse), BLOCK).to(tl.float64)
+        m_1 += _by_neighbours(masses_at(r, b_1, inverse), BLOCK).to(tl.float64)
+        m_2 += _by_neighbours(masses_at(r, b_2, inverse), BLOCK).to(tl.float64)
+        m_3 += _by_neighbours(masses_at(r, b_3, inverse), BLOCK).to(tl.float64)
+        m_4 += _by_neighbours(masses_at(r, b_4, inverse), BLOCK).to(tl.float64)
+        m_5 += _by_neighbours(masses_at(r, b_5, inverse), BLOCK).to(tl.float64)
+        m_6 += _by_neighbours(masses_at(r, b_6, inverse), BLOCK).to(tl.float64)
         r = following
     return tl.reduce((m_1, m_2, m_3, m_4, m_5, m_6), 0, _add6)
 
@@ -523,6 +536,7 @@ def round_forward(
                 r,
                 b,
                 half_window,
+                hi,
                 inverse,
                 n,
                 program,
@@ -575,6 +589,7 @@ def round_forward(
                     b,
                     half_window,
                     lo,
+                    hi,
                     left,
                     right,
                     total_above,
@@ -584,6 +599,7 @@ def round_forward(
                     below_sum,
                     above_sum,
                     capacity,
+                    may_climb,
                     COMPUTE,
                 )
             else:

@@ -37,17 +37,20 @@ class Streaming(NamedTuple):
     sample_part: int = 4  # the large sample is one score in so many, between two limits
     sample_least: int = 4096
     sample_most: int = 1 << 18
-    capacity: int = 1 << 15  # of a band
+    capacity: int = 1 << 16  # of a band
     planned: int = 8192  # of a band that the sample sees both ends of
+    held: int = 4096  # scores of a band that are kept in registers
     settle_tile: int = 4096
     settle_warps: int = 16
-    rounds: int = 3
+    rounds: int = 4
 
 
 def streaming(n: int) -> Streaming:
     """The parameters for rows of n scores."""
     if n < 1 << 18:
-        return Streaming(capacity=8192, planned=2048, settle_warps=4, rounds=2)
+        return Streaming(
+            capacity=8192, planned=2048, held=2048, settle_tile=1024, settle_warps=4, rounds=2
+        )
     if n < 1 << 21:
         return Streaming(
             sample_programs=256,
