@@ -41,7 +41,7 @@ lint: $(INSTALLED) ## ruff and mypy
 
 # Triton decides on import whether it interprets kernels, hence a process of its own. Where there
 # is no Triton nothing is collected, which pytest reports by 5.
-INTERPRET := TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/test_triton_interpreted.py
+INTERPRET := TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/test_triton_interpreted.py tests/test_triton_rounds.py
 
 # Interpreted kernels run on one core; the other tests are beside them, and their output comes last.
 test: lint ## lint, doctests and every test not marked slow

@@ -113,7 +113,7 @@ def test_kept_kernels_do_not_grow_without_end(
 
 
 class Watched:
-    """A kernel of launch.py that launches nothing; its launches and relaunches are written down."""
+    """A kernel that launches nothing; its launches and relaunches are written down."""
 
     def __init__(
         self, name: str, real: Any, diary: list[tuple[str, bool, tuple[Any, ...]]]
@@ -143,14 +143,15 @@ class Watched:
 def diary(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool, tuple[Any, ...]]]:
     from triton.runtime import JITFunction
 
-    from fast_lapsum.triton import launch
+    from fast_lapsum.triton import launch, long_rows
 
     written: list[tuple[str, bool, tuple[Any, ...]]] = []
-    for name, value in list(vars(launch).items()):
-        if isinstance(value, JITFunction):
-            monkeypatch.setattr(launch, name, Watched(name, value, written))
-    monkeypatch.setattr(launch, "_cores", lambda device: 132)
-    monkeypatch.setattr(launch, "_overlaps", lambda device: True)
+    for module in (launch, long_rows):
+        for name, value in list(vars(module).items()):
+            if isinstance(value, JITFunction):
+                monkeypatch.setattr(module, name, Watched(name, value, written))
+        monkeypatch.setattr(module, "cores_of", lambda device: 132)
+    monkeypatch.setattr(long_rows, "overlaps", lambda device: True)
     for name, value in {"_recipes": {}, "_compiled": {}, "_is_known": True}.items():
         monkeypatch.setattr(relaunch, name, value)
     monkeypatch.setattr(relaunch, "_device", lambda: None)  # the "device" of a CPU tensor

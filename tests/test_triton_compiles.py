@@ -1,6 +1,6 @@
 """Every GPU kernel compiles, down to machine code, for the GPUs there are; no GPU is needed.
 
-The launches are those of launch.py, recorded: its dtypes, block sizes, warps and registers.
+The launches are those of launch.py and long_rows.py, recorded, with all their parameters.
 """
 
 from __future__ import annotations
@@ -23,9 +23,16 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime import JITFunction
 
-from fast_lapsum.triton import launch
+from fast_lapsum.triton import launch, long_rows
 
-KERNELS = {name: value for name, value in vars(launch).items() if isinstance(value, JITFunction)}
+#: The modules that launch, and the kernels in each.
+LAUNCHING = (launch, long_rows)
+KERNELS = {
+    name: value
+    for module in LAUNCHING
+    for name, value in vars(module).items()
+    if isinstance(value, JITFunction)
+}
 TYPES = {
     torch.float16: "fp16",
     torch.bfloat16: "bf16",
@@ -99,9 +106,10 @@ def record(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Launch]]:
             assert all(0 < count < 2**31 for count in grid)
             return lambda *args, **kwargs: launches.append(_describe(self.name, args, kwargs))
 
-    for name in KERNELS:
-        monkeypatch.setattr(launch, name, Recorder(name))
-    monkeypatch.setattr(launch, "_cores", lambda device: CORES)
+    for module in LAUNCHING:
+        for name in KERNELS.keys() & vars(module).keys():
+            monkeypatch.setattr(module, name, Recorder(name))
+        monkeypatch.setattr(module, "cores_of", lambda device: CORES)
 
     def run(
         shape: tuple[int, ...],
@@ -114,7 +122,7 @@ def record(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Launch]]:
         hard: bool = False,
         overlap: bool = True,
     ) -> list[Launch]:
-        monkeypatch.setattr(launch, "_overlaps", lambda device: overlap)
+        monkeypatch.setattr(long_rows, "overlaps", lambda device: overlap)
 
         def new(dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
             return torch.empty(shape, dtype=dtype, device="meta")
@@ -157,7 +165,7 @@ def _compile(what: Launch, capability: int) -> None:
 
 
 def test_every_kernel_is_compiled_here(record: Callable[..., list[Launch]]) -> None:
-    """The row lengths below launch all that launch.py has to launch."""
+    """The row lengths below launch all that there is to launch."""
     assert KERNELS
     launched = {what.kernel for n in LENGTHS for what in record((2, n), torch.float32)}
     assert launched == set(KERNELS)

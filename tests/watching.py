@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from fast_lapsum.triton import launch
+from fast_lapsum.triton import long_rows
 
 
 def settled_states(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
@@ -15,17 +15,17 @@ def settled_states(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
 
     For calls with launch parameters of their own: others may be relaunched as a whole.
     """
-    return _states_after(launch.settle_forward, monkeypatch)
+    return _states_after(long_rows.settle_forward, monkeypatch)
 
 
 def round_states(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
     """The rows' states after every `round_forward`, likewise: what the next is to do."""
-    return _states_after(launch.round_forward, monkeypatch)
+    return _states_after(long_rows.round_forward, monkeypatch)
 
 
 def _states_after(kernel: Any, monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
     states: list[Tensor] = []
-    relaunched = launch.relaunch.launch
+    relaunched = long_rows.relaunch.launch
 
     def watched(key: Any, function: Any, *rest: Any, **options: Any) -> Any:
         made = relaunched(key, function, *rest, **options)
@@ -33,5 +33,5 @@ def _states_after(kernel: Any, monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
             states.append(rest[2][function.arg_names.index("state")].clone())
         return made
 
-    monkeypatch.setattr(launch.relaunch, "launch", watched)
+    monkeypatch.setattr(long_rows.relaunch, "launch", watched)
     return states

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from fast_lapsum import soft_topk
-from fast_lapsum.triton import launch
+from fast_lapsum.triton import long_rows
 
 
 def _call(n: int, dtype: torch.dtype, t: float, masked: bool) -> None:
@@ -27,9 +27,9 @@ def main() -> None:
     for n, t in ((33, 0.1), (1000, 1e-3), (4097, 1.0), (20_000, 1.0), (20_000, 1e-3)):
         _call(n, torch.float32, t, masked=n < 5000)
     _call(20_000, torch.bfloat16, 0.1, masked=True)
-    default = launch.streaming
+    default = long_rows.streaming
     for change in ({"capacity": 64}, {"rounds": 1}):
-        launch.streaming = lambda n, change=change: default(n)._replace(**change)
+        long_rows.streaming = lambda n, change=change: default(n)._replace(**change)
         _call(20_000, torch.float32, 1e-3, masked=False)
     torch.cuda.synchronize()
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from cases import expected, generator, normal
 from fast_lapsum import reference, soft_topk
-from fast_lapsum.triton import launch, relaunch
+from fast_lapsum.triton import launch, long_rows, relaunch
 
 #: One length for every way that rows are solved.
 TIERS = (1000, 16384, 70_000, 5_000_000)
@@ -89,7 +89,8 @@ def test_plans_that_fail(
 ) -> None:
     """Too small a band, too few rounds: the answer is the same, and nothing waits for it."""
     settings = launch.streaming(70_000)._replace(**change)
-    monkeypatch.setattr(launch, "streaming", lambda n: settings)
+    for module in (launch, long_rows):
+        monkeypatch.setattr(module, "streaming", lambda n: settings)
     # Kept kernels have the constants of the settings they were compiled with.
     monkeypatch.setattr(relaunch, "_compiled", {})
     monkeypatch.setattr(relaunch, "_recipes", {})

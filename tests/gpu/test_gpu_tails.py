@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fast_lapsum import soft_topk
 from fast_lapsum.triton import launch
-from fast_lapsum.triton.plan import ALONE, CORNER
+from fast_lapsum.triton.state import ALONE, CORNER
 from watching import settled_states
 
 SHARES = (3e-5, 3e-4, 1e-3, 3.5e-3, 1e-2, 0.999)

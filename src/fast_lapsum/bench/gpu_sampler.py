@@ -16,8 +16,9 @@ import triton.language as tl
 from torch import Tensor
 
 from ..triton import launch, relaunch
-from ..triton.plan import DONE, GATHERED, STATE_FIELDS, plan
+from ..triton.plan import plan
 from ..triton.sample import SAMPLE_FIELDS
+from ..triton.state import DONE, GATHERED, STATE_FIELDS
 from ..triton.stream import round_forward
 from ..triton.table import LONGEST_ON_CHIP, Streaming, streaming
 

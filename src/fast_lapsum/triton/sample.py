@@ -24,7 +24,8 @@ from .primitives import (
     row_value,
     start_next_launch,
 )
-from .solve import approach, interpolate, select_rank
+from .root import approach, interpolate
+from .solve import select_rank
 
 #: Values that a program leaves: masses at the four outer trials, N>, S<, S> at the middle one, sum
 #: of squared chunk masses, scores between the outermost trials; then lowest, middle, highest trial.

@@ -12,7 +12,6 @@ import triton
 import triton.language as tl
 
 from .passes import load_lists, measure
-from .plan import ALONE, CORNER, DONE, GATHERED, STATE_FIELDS
 from .primitives import (
     LISTS,
     await_launch,
@@ -21,7 +20,9 @@ from .primitives import (
     row_value,
     start_next_launch,
 )
-from .solve import root_between, solve_row
+from .root import root_between
+from .solve import solve_row
+from .state import ALONE, CORNER, DONE, GATHERED, STATE_FIELDS
 
 
 @triton.jit

@@ -1,0 +1,86 @@
+"""From tensors to what a launch is given: addresses, strides, numbers, scratch memory."""
+
+from __future__ import annotations
+
+import functools
+import struct
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._layout import Group
+from . import relaunch
+
+
+def parts(like: Tensor, *sizes: tuple[int, torch.dtype]) -> tuple[Tensor, list[Tensor]]:
+    """One allocation and its parts, each as aligned as Triton wants it."""
+    ends = [0]
+    for count, dtype in sizes:
+        ends.append(ends[-1] + -(-count * dtype.itemsize // 256) * 256)
+    whole = torch.empty(ends[-1], dtype=torch.uint8, device=like.device)
+    return whole, [
+        whole[start : start + count * dtype.itemsize].view(dtype)
+        for start, (count, dtype) in zip(ends, sizes, strict=False)
+    ]
+
+
+def key_of(
+    kind: str,
+    n: int,
+    group: Group,
+    strides: list[list[int]],
+    tensors: Sequence[Tensor | None],
+    largest: bool,
+    device: int | None,
+) -> tuple[Hashable, ...]:
+    """All that decides how the kernels of a call are compiled and with what numbers launched."""
+    flat = tuple(stride for some in strides for stride in some)
+    rows = (group.outer, group.inner)
+    return (kind, n, rows, flat, relaunch.layout(tensors), largest, device)
+
+
+def on_device(scores: Tensor) -> Any:
+    """Kernels go to the current device: make it the one of the scores."""
+    return torch.cuda.device_of(scores)  # type: ignore[no-untyped-call]
+
+
+@functools.cache
+def cores_of(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 4  # interpreted
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+@functools.cache
+def overlaps(device: torch.device) -> bool:
+    """Whether kernels of one call may come up while the one before still runs."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+
+
+def pair(number: float) -> tuple[float, float]:
+    """A float64 as the sum of two float32, which is what a kernel can be given."""
+    (hi,) = struct.unpack("f", struct.pack("f", number))
+    return hi, number - hi
+
+
+def fitting(values: Tensor | None, number: float, scores: Tensor) -> tuple[Tensor | None, float]:
+    """Numbers that two float32 cannot hold become a tensor."""
+    if values is None and number and not 1e-25 < abs(number) < 1e38:
+        return scores.new_full((), number).expand(scores.shape[:-1]), 0.0
+    return values, number
+
+
+def view(tensor: Tensor | None, offset: int) -> Tensor | None:
+    if tensor is None or not offset:
+        return tensor
+    return tensor.as_strided((1,), (1,), tensor.storage_offset() + offset)
+
+
+def along(tensor: Tensor | None, n: int) -> int:
+    return 1 if tensor is None or n < 2 else tensor.stride(-1)
+
+
+def power_of_two(count: int) -> int:
+    return 1 << max(count - 1, 0).bit_length()

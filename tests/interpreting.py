@@ -1,0 +1,176 @@
+"""Kernels run by Triton's interpreter: how they are called and checked, in guarded memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from triton.runtime.interpreter import InterpretedFunction
+
+from cases import assert_budget, assert_near, expected, generator, normal
+from fast_lapsum.triton import launch, long_rows
+from tree_reduction import install
+
+install()
+inf, nan = math.inf, math.nan
+
+#: Long rows of a few hundred scores: tiles are many, and the last one is not full. A program has
+#: one group of tiles only; `ONE_PROGRAM` and a row of some thousand scores give it several.
+STREAM = launch.Streaming(
+    tile=64,
+    mask_tile=128,
+    sums_tile=64,
+    write_tile=64,
+    singles=64,
+    sample_chunks=4,
+    sample_programs=2,
+    capacity=64,
+    settle_tile=64,
+    rounds=2,
+)
+ONE_PROGRAM = STREAM._replace(programs_per_core=0, later_programs_per_core=0, capacity=1024)
+#: Launch parameters, and how long a row they go with.
+TIERS: dict[str, tuple[launch.Streaming | None, int]] = {
+    "rows": (None, 37),
+    "stream": (STREAM, 130),
+}
+KERNELS = {
+    name: value
+    for module in (launch, long_rows)
+    for name, value in vars(module).items()
+    if isinstance(value, InterpretedFunction)
+}
+GUARD = 64
+
+
+@pytest.fixture(autouse=True)
+def poison(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """New memory is full of NaN, and has more of it on both sides, where nothing may be written."""
+    made: list[tuple[Tensor, Tensor]] = []
+
+    def guarded(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def make_guarded(*args: Any, **kwargs: Any) -> Tensor:
+            plain = make(*args, **kwargs)
+            length = 2 * GUARD + plain.untyped_storage().nbytes() // plain.itemsize
+            bad = nan if plain.is_floating_point() else 0x5A5A5A5A
+            bad = 0xFF if plain.dtype == torch.uint8 else bad  # NaN, whatever it is seen as
+            memory = torch.full((length,), bad, dtype=plain.dtype)
+            made.append((memory, memory[:GUARD].clone()))
+            return memory.as_strided(plain.shape, plain.stride(), GUARD)
+
+        return make_guarded
+
+    monkeypatch.setattr(torch, "empty", guarded(torch.empty))
+    monkeypatch.setattr(torch, "empty_like", guarded(torch.empty_like))
+    monkeypatch.setattr(Tensor, "new_empty", guarded(Tensor.new_empty))
+    yield
+    for memory, guard in made:
+        for side in (memory[:GUARD], memory[-GUARD:]):
+            assert torch.equal(side.view(torch.uint8), guard.view(torch.uint8)), "written outside"
+
+
+@pytest.fixture(params=TIERS)
+def tier(request: pytest.FixtureRequest) -> tuple[launch.Streaming | None, int]:
+    """Rows on chip, and rows that are streamed."""
+    return TIERS[request.param]
+
+
+def forward(
+    scores: Tensor,
+    k: Tensor | float,
+    t: Tensor | float,
+    *,
+    mask: Tensor | None = None,
+    warm_start: Tensor | None = None,
+    largest: bool = True,
+    hard: bool = False,
+    out_dtype: torch.dtype | None = None,
+    settings: launch.Streaming | None = None,
+) -> tuple[Tensor, Tensor]:
+    outer = scores.shape[:-1]
+    return launch.forward(
+        scores,
+        k.expand(outer) if isinstance(k, Tensor) else None,
+        nan if isinstance(k, Tensor) else k,
+        t.expand(outer) if isinstance(t, Tensor) else None,
+        nan if isinstance(t, Tensor) else t,
+        None if mask is None else mask.expand(scores.shape),
+        warm_start,
+        largest,
+        hard,
+        out_dtype or scores.dtype,
+        settings=settings,
+    )
+
+
+def backward(
+    grad: Tensor,
+    scores: Tensor,
+    t: Tensor | float,
+    threshold: Tensor,
+    *,
+    mask: Tensor | None = None,
+    largest: bool = True,
+    per_row: bool = True,
+    settings: launch.Streaming | None = None,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    return launch.backward(
+        grad,
+        scores,
+        t.expand(scores.shape[:-1]) if isinstance(t, Tensor) else None,
+        nan if isinstance(t, Tensor) else t,
+        None if mask is None else mask.expand(scores.shape),
+        threshold,
+        largest,
+        per_row,
+        settings=settings,
+    )
+
+
+def check(
+    scores: Tensor,
+    k: Tensor | float,
+    t: Tensor | float,
+    *,
+    grad: Tensor | None = None,
+    mask: Tensor | None = None,
+    warm_start: Tensor | None = None,
+    largest: bool = True,
+    settings: launch.Streaming | None = None,
+) -> None:
+    """Mask and gradients of rows along the last dimension against the reference."""
+    grad = normal(*scores.shape, seed=5, dtype=scores.dtype) if grad is None else grad
+    before = scores.clone()
+    p, threshold = forward(
+        scores, k, t, mask=mask, warm_start=warm_start, largest=largest, settings=settings
+    )
+    common: dict[str, Any] = {"mask": mask, "largest": largest, "settings": settings}
+    d_scores, d_k, d_t = backward(grad, scores, t, threshold, **common)
+    d_scores_alone, no_k, no_t = backward(grad, scores, t, threshold, per_row=False, **common)
+    assert no_k is no_t is None
+    assert torch.equal(before.nan_to_num(nan=7.5), scores.nan_to_num(nan=7.5))
+    assert (p.dtype, d_scores.dtype) == (scores.dtype, scores.dtype)
+    assert d_k is not None
+    assert d_t is not None
+
+    side = 1 if largest else -1
+    rows = side * scores
+    rows = rows if mask is None else rows.masked_fill(~mask, -inf)
+    want = expected(rows, k, t, grad)
+    assert_near(p, want.mask, want.mask_tolerance, "mask")
+    for name, got in (("d scores", d_scores), ("d scores alone", d_scores_alone)):
+        assert_near(side * got, want.d_scores, want.d_scores_tolerance, name)
+    assert_near(d_k, want.d_budget, want.d_budget_tolerance, "d k")
+    assert_near(d_t, want.d_temperature, want.d_temperature_tolerance, "d temperature")
+    if scores.dtype.itemsize > 2:
+        answered = ~want.mask.isnan().any(-1)
+        ks = torch.as_tensor(k, dtype=torch.float64).expand(scores.shape[:-1])
+        assert_budget(p[answered], ks[answered])
+
+
+def shares(*shape: int, seed: int = 1) -> Tensor:
+    return torch.rand(shape, generator=generator(seed), dtype=torch.float64)
