@@ -25,12 +25,14 @@ pytest.importorskip("triton", reason="Triton is not installed")
 if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("`make test` interprets the kernels in another process", allow_module_level=True)
 
+import triton
 import triton.language as tl
 
 from fast_lapsum.triton import launch, long_rows
 from fast_lapsum.triton.arguments import pair
+from fast_lapsum.triton.decide import after_ladder
 from fast_lapsum.triton.primitives import LISTS
-from fast_lapsum.triton.state import BAND, DONE, GATHERED, LADDER, STATE_FIELDS
+from fast_lapsum.triton.state import BAND, DONE, GATHERED, LADDER, STATE_FIELDS, STATISTICS
 from interpreting import (
     ONE_PROGRAM,
     STREAM,
@@ -242,6 +244,77 @@ def test_a_ladder_where_mass_comes_in_steps(
     assert float(settled[0][0]) == GATHERED.value
 
 
+@triton.jit
+def _decide(numbers, out, capacity, may_climb):
+    wanted, b, half_window, lo, hi = after_ladder(
+        tl.load(numbers),
+        tl.load(numbers + 1),
+        tl.load(numbers + 2).to(tl.float32),
+        tl.load(numbers + 3).to(tl.float32),
+        tl.load(numbers + 4).to(tl.float32),
+        tl.load(numbers + 5).to(tl.float32),
+        tl.load(numbers + 6).to(tl.float32),
+        tl.load(numbers + 7).to(tl.float32),
+        tl.load(numbers + 8),
+        tl.load(numbers + 9),
+        tl.load(numbers + 10),
+        tl.load(numbers + 11),
+        tl.load(numbers + 12),
+        tl.load(numbers + 13),
+        capacity,
+        may_climb,
+        tl.float32,
+    )
+    tl.store(out, wanted)
+    tl.store(out + 1, b)
+    tl.store(out + 2, half_window)
+    tl.store(out + 3, lo)
+    tl.store(out + 4, hi)
+
+
+def _after_ladder(
+    k: float, foot: tuple[float, float], step: float, masses: list[float], may_climb: bool
+) -> list[float]:
+    """What a row wants after a ladder up from ``foot`` (b and the mass there), and where."""
+    out = torch.full((5,), nan, dtype=torch.float64)
+    b, mass = foot
+    numbers = [k, 1e-4, b, step, mass, 4.0, b, inf, *masses]
+    _decide[(1,)](torch.tensor(numbers, dtype=torch.float64), out, 65536, int(may_climb))
+    return out.tolist()
+
+
+@pytest.mark.parametrize("may_climb", [True, False])
+def test_a_ladder_in_a_gap(may_climb: bool) -> None:
+    """All masses are k, as far as they tell: statistics, where a rung has mass k."""
+    wanted, b, half, _, _ = _after_ladder(999.7, (0.5, 1000.0), 1e-3, 6 * [1000.0], may_climb)
+    assert (wanted, b) == (STATISTICS.value, 0.5)
+    assert half > 1
+    masses = [1020.0, *(5 * [1000.0])]
+    wanted, b, half, _, _ = _after_ladder(999.7, (0.5, 1050.0), 1e-3, masses, may_climb)
+    assert (wanted, b) == (STATISTICS.value, pytest.approx(0.505))
+    assert half > 1
+
+
+def test_a_ladder_that_is_too_short() -> None:
+    """The root is beyond the last rung: a longer one from there, or a look there."""
+    masses = 6 * [1000.0]
+    wanted, b, step, foot, widening = _after_ladder(700.0, (0.5, 1000.0), 1e-3, masses, True)
+    assert (wanted, foot, widening) == (LADDER.value, 1000.0, 4.0)
+    assert (b, step) == (pytest.approx(1.865), pytest.approx(8e-3))
+    wanted, b, half, _, _ = _after_ladder(700.0, (0.5, 1000.0), 1e-3, masses, False)
+    assert wanted == STATISTICS.value
+    assert 1.865 < b < 20
+    assert half > 1
+
+
+def test_the_last_band_of_a_ladder_has_its_ends_in_order() -> None:
+    """Even where the aim rounds to the foot of the ladder."""
+    masses = 6 * [4e5]
+    wanted, _, _, lo, hi = _after_ladder(1e6, (1000.0, 1e6 + 3), 1e-2, masses, False)
+    assert wanted == BAND.value
+    assert 1000.0 <= lo < hi <= 1000.02
+
+
 def test_two_ladders_into_a_dense_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """So many scores so close together that the first ladder's rungs have too many between them."""
     states = round_states(monkeypatch)
@@ -311,6 +384,18 @@ def test_bands_of_any_length(t: float, dtype: torch.dtype, length: int, held: in
         u = (scores.double() - pair[0].double() - pair[1].double()) / t
         p = torch.where(u > 0, 1 - (-u.abs()).exp() / 2, (-u.abs()).exp() / 2)
         assert float(p.sum()) == pytest.approx(k, rel=1e-6 if dtype == torch.float32 else 1e-12)
+
+
+@pytest.mark.parametrize("length", [4000, 60_000], ids=["band", "lists"])
+@pytest.mark.parametrize("k", [0.7, 1.3, 2.9])
+def test_what_integers_round_of_equal_scores_does_not_add_up(k: float, length: int) -> None:
+    """Float64 has more digits than the integers that its exponentials are added as."""
+    scores = torch.zeros(length, dtype=torch.float64)
+    scores[:4] = torch.tensor([12.5, 12.0, 11.0, 10.0])
+    b = _settle(scores, k, 1.0, -5.0, torch.finfo(scores.dtype).max, 1 << 16, 4096).sum()
+    u = scores - b
+    p = torch.where(u > 0, 1 - (-u.abs()).exp() / 2, (-u.abs()).exp() / 2)
+    assert math.fsum(p.tolist()) == pytest.approx(k, rel=1e-13)
 
 
 def test_a_band_of_equal_scores_does_not_overflow_its_sums() -> None:

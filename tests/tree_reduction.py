@@ -1,7 +1,6 @@
 """Triton's interpreter reduces one number after the other: minutes. As a tree it takes seconds.
 
-That is also how a GPU reduces: neighbours first, and sums that do not depend on the order of the
-numbers but in their rounding.
+A GPU reduces as a tree, too: what comes out does not depend on the order, but for its rounding.
 """
 
 from __future__ import annotations

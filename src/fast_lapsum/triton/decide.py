@@ -128,18 +128,26 @@ def after_statistics(
         nothing_between = tl.where(rising, end >= right, end <= left)
         in_gap = (count_excess == 0) & (tl.where(rising, higher, below) == 0)
         between = before_end | nothing_between | in_gap
-        is_near = (b - lower <= 2 * scale) & (upper - b <= 2 * scale) & (tl.abs(relative) <= 4)
-        certified = certified | (between & is_near)
+        is_near_below = b - lower <= 2 * scale
+        is_near_above = upper - b <= 2 * scale
+        # A clear excess is made up on one side: what is far away on the other hardly counts then.
+        far_below = (count_excess > 2.0**-10) & (below <= 2.0**-10 * count_excess)
+        far_above = (count_excess < -(2.0**-10)) & (higher <= -(2.0**-10) * count_excess)
+        is_certain = (is_near_below | far_below) & (is_near_above | far_above)
+        certified = certified | (between & is_certain & (tl.abs(relative) <= 4))
         # The neighbours hold the root: an empty band whose ends they are settles it.
         wanted = tl.where(between, BAND, wanted)
-        lo = tl.where(between, lower, lo)
-        hi = tl.where(between, upper, hi)
         far = tl.where(near_by > 0, next_b, end)
         next_b = tl.where(goes_by_step, b + step, tl.where(inside, next_b, far))
         is_far = goes_by_step | (not inside)
         next_half = tl.where(is_far, tl.maximum(tl.abs(next_b - b), scale), next_half)
-    lo = tl.maximum(tl.maximum(lo, left), -limit)
-    hi = tl.minimum(tl.minimum(hi, right), limit)
+    lo = tl.maximum(lo, left)
+    hi = tl.minimum(hi, right)
+    if not IS_FIRST:
+        lo = tl.where(between, lower, lo)
+        hi = tl.where(between, upper, hi)
+    lo = tl.maximum(lo, -limit)
+    hi = tl.minimum(hi, limit)
     next_b = tl.where(
         (left < next_b) & (next_b < right), next_b, middle_float(left, right, COMPUTE)
     )
@@ -148,6 +156,8 @@ def after_statistics(
     reach = tl.where(inside, 1.0, 8.0) * half_window
     end = tl.where(rising, tl.minimum(b + reach, right), tl.maximum(b - reach, left))
     widening = tl.full((), WIDENING, COMPUTE)
+    is_fine = _is_ladder(b, (end - b) / steps_to(6, widening), end, COMPUTE)
+    widening = tl.where(is_fine, widening, 1.0)
     rung = (end - b) / steps_to(6, widening)
     climbs = (wanted == STATISTICS) & is_lost & (may_climb != 0)
     climbs = climbs & _is_ladder(b, rung, end, COMPUTE)
@@ -197,8 +207,9 @@ def after_ladder(
 ):
     """A band between the two rungs that hold the root, if their masses say that it fits.
 
-    Else a finer ladder from one to the other, or a longer one from the last. Masses are rounded, so
-    they prove nothing: the bracket stays what it was.
+    Else statistics in the gap that the root is in, or a finer ladder from one rung to the other, or
+    a longer one from the last. Masses are rounded, so they prove nothing: the bracket stays what it
+    was.
     """
     # Rungs before the root, and those that may be: in a gap between scores many have mass k. Mass
     # falls on the way up.
@@ -226,7 +237,8 @@ def after_ladder(
     s_6 = steps_to(6, widening)
     near = b + _rung(before, 0.0 * s_1, s_1, s_2, s_3, s_4, s_5, s_6) * step
     far = b + _rung(after, s_1, s_1, s_2, s_3, s_4, s_5, s_6) * step
-    way = tl.where(is_past, 8 * (near - b), far - near)  # from the near one to where the root is
+    # From the near one to where the root is; beyond the last rung, nobody knows how far.
+    way = tl.where(is_past, far + 8 * (far - b), far) - near
     spare = 2.0**-10 * tl.abs(way) + digits(COMPUTE) * tl.abs(b)
     lo = tl.maximum(tl.minimum(near, far) - spare, left)
     hi = tl.minimum(tl.maximum(near, far) + spare, right)
@@ -239,25 +251,31 @@ def after_ladder(
         COMPUTE
     )
     part = tl.where(is_past, 0.25, tl.minimum(tl.maximum(part, 0.0), 1.0))
-    next_b = near + part * way
-    is_inside = (left < next_b) & (next_b < right)
-    next_b = tl.where(is_inside, next_b, middle_float(left, right, COMPUTE))
+    aim = near + part * way
+    is_inside = (left < aim) & (aim < right)
+    next_b = tl.where(is_inside, aim, middle_float(left, right, COMPUTE))
     next_half = 0.5 * tl.abs(way)
+    # Mass k at a rung, or at the foot: in a gap. Statistics there tell where it ends.
+    is_at_foot = tl.abs(mass_near - k) <= slack
+    is_flat = (not fits) & (is_at_foot | (after > before + 1))
+    flat = b + _rung(before + 1, s_1, s_1, s_2, s_3, s_4, s_5, s_6) * step
+    next_b = tl.where(is_flat, tl.where(is_at_foot, near, flat), next_b)
     wanted = tl.where(fits, BAND, STATISTICS)
     next_widening = tl.where(is_past, WIDENING, 1.0).to(COMPUTE)
     end = tl.minimum(tl.maximum(near + way, left), right)
     rung = (end - near) / steps_to(6, next_widening)
-    climbs = (not fits) & (may_climb != 0) & _is_ladder(near, rung, end, COMPUTE)
+    climbs = (not (fits | is_flat)) & (may_climb != 0) & _is_ladder(near, rung, end, COMPUTE)
     wanted = tl.where(climbs, LADDER, wanted)
     next_b = tl.where(climbs, near, next_b)
     next_half = tl.where(climbs, rung, next_half)
     # With one round left and no band that surely fits, one that probably does, if scores are spread
     # evenly between the rungs.
-    is_last = (may_climb == 0) & (not (fits | is_past))
+    is_last = (may_climb == 0) & (not (fits | is_past | is_flat)) & (lo < hi)
     give = (0.35 * room / tl.maximum(between, 1.0)).to(COMPUTE) * tl.abs(way)
+    aim = tl.minimum(tl.maximum(aim, lo), hi)
     wanted = tl.where(is_last, BAND, wanted)
-    lo = tl.where(is_last, tl.maximum(lo, next_b - give), lo)
-    hi = tl.where(is_last, tl.minimum(hi, next_b + give), hi)
+    lo = tl.where(is_last, tl.maximum(lo, aim - give), lo)
+    hi = tl.where(is_last, tl.minimum(hi, aim + give), hi)
     lo = tl.where(climbs, mass_near.to(COMPUTE), lo)
     hi = tl.where(climbs, next_widening, hi)
     return wanted, next_b, next_half, lo, hi
@@ -305,7 +323,13 @@ def after_band(
     next_half = tl.where(is_below | is_above, 4 * width, next_half)
     is_inside = (left < next_b) & (next_b < right)
     next_b = tl.where(is_inside, next_b, middle_float(left, right, COMPUTE))
-    is_useful = fits & (not is_below) & (not is_above)
+    # Nothing in the band and nothing near it, where the root is to be told by that: a longer gap.
+    over = above - k
+    is_blind = (over > -(2.0**-10)) & (sum_above < VANISHED)
+    is_blind = is_blind | ((over < 2.0**-10) & (sum_below < VANISHED))
+    is_blind = is_blind & (found == 0) & (not is_open)
+    next_half = tl.where(is_blind, width, next_half)
+    is_useful = fits & (not is_below) & (not is_above) & (not is_blind)
     if IS_FIRST:
         # Beyond all scores the tail sum tells the root. The mask rounds the distances from there,
         # and those of equal scores all alike: statistics at the root have the same rounding.

@@ -58,6 +58,7 @@ def launch_long_rows(
         settings.capacity, max(power_of_two(BAND_BYTES // 4 // row_count) // 2, 2 * LISTS.value)
     )
     rounds = settings.rounds
+    width = pairs.itemsize // 4  # registers of a number
     spacing = 8 if row_count <= 1024 else 1  # many rows do not queue up at one counter anyway
     ticket_count = TICKET_FIELDS.value * spacing * rounds
     scratch, (state, partials, band, samples, tickets) = parts(
@@ -171,9 +172,9 @@ def launch_long_rows(
             ),
             {
                 "LARGEST": largest,
-                "BLOCK": settings.settle_tile,
+                "BLOCK": settings.settle_tile // width,
                 "CAPACITY": capacity,
-                "HELD": min(settings.held, capacity),
+                "HELD": min(settings.held // width, capacity),
                 "SPACING": spacing,
                 "OVERLAP": overlap,
                 "COMPUTE": compute,

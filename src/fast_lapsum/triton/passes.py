@@ -72,27 +72,53 @@ def look_around(r, b, half_window, inverse, COMPUTE: tl.constexpr):
 
 
 @triton.jit
-def _as_addends(e, HOLDS: tl.constexpr):
-    """Exponentials to be added up: integers for a band, whose order is not always the same.
+def _scale(HOLDS: tl.constexpr):
+    """Integers to 1: the sum of the 4096 that registers hold, or of a long band's 65,536, fits."""
+    return 2.0**49 if HOLDS == "band" else 2.0**46
 
-    The sum of the 2048 that registers hold stays below 2^63, and of the 65,536 of a long band.
-    """
-    if HOLDS == "band":
-        return (e * 2.0**49 + 0.5).to(tl.int64)
-    elif HOLDS == "lists":
-        return (e * 2.0**46 + 0.5).to(tl.int64)
+
+@triton.jit
+def _as_addends(e, HOLDS: tl.constexpr, COMPUTE: tl.constexpr):
+    """Exponentials to be added up: integers for a band, whose order is not always the same."""
+    if (HOLDS == "band") | (HOLDS == "lists"):
+        if COMPUTE == tl.float64:
+            return (e * _scale(HOLDS)).to(tl.int64)
+        else:
+            return (e * _scale(HOLDS) + 0.5).to(tl.int64)
     else:
         return e
 
 
 @triton.jit
 def _as_sum(total, HOLDS: tl.constexpr):
-    if HOLDS == "band":
-        return total.to(tl.float64) * 2.0**-49
-    elif HOLDS == "lists":
-        return total.to(tl.float64) * 2.0**-46
+    if (HOLDS == "band") | (HOLDS == "lists"):
+        return total.to(tl.float64) / _scale(HOLDS)
     else:
         return total
+
+
+@triton.jit
+def _remainders(e, HOLDS: tl.constexpr):
+    """What float64 exponentials have beyond their integers, in integers again."""
+    scaled = e * _scale(HOLDS)
+    return ((scaled - tl.floor(scaled)) * 2.0**46 + 0.5).to(tl.int64)
+
+
+@triton.jit
+def _with_remainders(total, rest, HOLDS: tl.constexpr):
+    return _as_sum(total, HOLDS) + rest.to(tl.float64) * 2.0**-46 / _scale(HOLDS)
+
+
+@triton.jit
+def _add_rests(a0, a1, b0, b1):
+    return a0 + b0, a1 + b1
+
+
+@triton.jit
+def _pass_rests(r, b, inverse, HOLDS: tl.constexpr):
+    is_above = r > b
+    rest = _remainders(decay(r - b, inverse), HOLDS)
+    return tl.where(is_above, 0, rest), tl.where(is_above, rest, 0)
 
 
 @triton.jit
@@ -126,7 +152,7 @@ def _piece(
 @triton.jit
 def _pass_terms(r, b, inverse, HOLDS: tl.constexpr, COMPUTE: tl.constexpr):
     is_above = r > b
-    e = _as_addends(decay(r - b, inverse), HOLDS)
+    e = _as_addends(decay(r - b, inverse), HOLDS, COMPUTE)
     sum_below = tl.where(is_above, 0, e)
     sum_above = tl.where(is_above, e, 0)
     below = tl.where(is_above, float("-inf"), r)
@@ -161,8 +187,13 @@ def measure(
         above, below_sum, above_sum, nearest_below, nearest_above = tl.reduce(
             _pass_terms(r, b, inverse, HOLDS, COMPUTE), 0, _add_pass
         )
-        sum_below = _as_sum(below_sum, HOLDS)
-        sum_above = _as_sum(above_sum, HOLDS)
+        if (HOLDS == "band") & (COMPUTE == tl.float64):
+            rest_below, rest_above = tl.reduce(_pass_rests(r, b, inverse, HOLDS), 0, _add_rests)
+            sum_below = _with_remainders(below_sum, rest_below, HOLDS)
+            sum_above = _with_remainders(above_sum, rest_above, HOLDS)
+        else:
+            sum_below = _as_sum(below_sum, HOLDS)
+            sum_above = _as_sum(above_sum, HOLDS)
         at = 0.0 * above
         if nearest_below == b:
             at, nearest_below = tl.reduce(_equal_terms(r, b, COMPUTE), 0, _add_equal)
@@ -174,10 +205,17 @@ def measure(
         above_sums = tl.zeros((BLOCK,), tl.int64 if HOLDS == "lists" else tl.float64)
         below_scores = tl.full((BLOCK,), float("-inf"), COMPUTE)
         above_scores = tl.full((BLOCK,), float("inf"), COMPUTE)
+        if (HOLDS == "lists") & (COMPUTE == tl.float64):
+            below_rests = tl.zeros((BLOCK,), tl.int64)
+            above_rests = tl.zeros((BLOCK,), tl.int64)
         for tile in range(tile_count(n, BLOCK)):
             piece = _piece(source, tile, HOLDS, LARGEST, BLOCK, COMPUTE)
             is_above = piece > b
-            e = _as_addends(decay(piece - b, inverse), HOLDS).to(below_sums.dtype)
+            e = _as_addends(decay(piece - b, inverse), HOLDS, COMPUTE).to(below_sums.dtype)
+            if (HOLDS == "lists") & (COMPUTE == tl.float64):
+                rest_below, rest_above = _pass_rests(piece, b, inverse, HOLDS)
+                below_rests += rest_below
+                above_rests += rest_above
             numbers += is_above.to(tl.int32)
             equals += (piece == b).to(tl.int32)
             below_sums += tl.where(is_above, 0, e)
@@ -188,19 +226,22 @@ def measure(
         above, at, total_below, total_above, nearest_below, nearest_above = tl.reduce(
             (number, equal, below_sums, above_sums, below_scores, above_scores), 0, _add_tiles
         )
-        sum_below = _as_sum(total_below, HOLDS)
-        sum_above = _as_sum(total_above, HOLDS)
+        if (HOLDS == "lists") & (COMPUTE == tl.float64):
+            rest_below, rest_above = tl.reduce((below_rests, above_rests), 0, _add_rests)
+            sum_below = _with_remainders(total_below, rest_below, HOLDS)
+            sum_above = _with_remainders(total_above, rest_above, HOLDS)
+        else:
+            sum_below = _as_sum(total_below, HOLDS)
+            sum_above = _as_sum(total_above, HOLDS)
     return above, at, sum_below - at, sum_above, nearest_below, nearest_above
 
 
 @triton.jit
-def _tail_terms(
-    r, lower, upper, from_lower, from_upper, inverse, HOLDS: tl.constexpr, COMPUTE: tl.constexpr
-):
+def _tail_terms(r, lower, upper, from_lower, from_upper, inverse):
     is_above = r >= upper
-    sum_above = tl.where(is_above, tl.exp2((from_upper - r) * inverse), 0.0)
-    sum_below = tl.where(r <= lower, tl.exp2((r - from_lower) * inverse), 0.0)
-    return is_above.to(COMPUTE), _as_addends(sum_below, HOLDS), _as_addends(sum_above, HOLDS)
+    below = tl.where(r <= lower, tl.exp2((r - from_lower) * inverse), 0.0)
+    higher = tl.where(is_above, tl.exp2((from_upper - r) * inverse), 0.0)
+    return is_above, below, higher
 
 
 @triton.jit
@@ -219,28 +260,44 @@ def tails(
     from_upper = tl.where(upper < float("inf"), upper, 0.0)
     from_lower = tl.where(lower > float("-inf"), lower, 0.0)
     if (HOLDS == "row") | (HOLDS == "band"):
-        above, sum_below, sum_above = tl.reduce(
-            _tail_terms(r, lower, upper, from_lower, from_upper, inverse, HOLDS, COMPUTE),
-            0,
-            _add_tails,
+        is_above, below, higher = _tail_terms(r, lower, upper, from_lower, from_upper, inverse)
+        below_terms = _as_addends(below, HOLDS, COMPUTE)
+        above_terms = _as_addends(higher, HOLDS, COMPUTE)
+        above, total_below, total_above = tl.reduce(
+            (is_above.to(COMPUTE), below_terms, above_terms), 0, _add_tails
         )
-        return above, _as_sum(sum_below, HOLDS), _as_sum(sum_above, HOLDS)
+        if (HOLDS == "band") & (COMPUTE == tl.float64):
+            below_rests = _remainders(below, HOLDS)
+            above_rests = _remainders(higher, HOLDS)
     else:
         numbers = tl.zeros((BLOCK,), tl.int32)
-        below_sums = tl.zeros((BLOCK,), tl.int64 if HOLDS == "lists" else tl.float64)
-        above_sums = tl.zeros((BLOCK,), tl.int64 if HOLDS == "lists" else tl.float64)
+        below_terms = tl.zeros((BLOCK,), tl.int64 if HOLDS == "lists" else tl.float64)
+        above_terms = tl.zeros((BLOCK,), tl.int64 if HOLDS == "lists" else tl.float64)
+        if (HOLDS == "lists") & (COMPUTE == tl.float64):
+            below_rests = tl.zeros((BLOCK,), tl.int64)
+            above_rests = tl.zeros((BLOCK,), tl.int64)
         for tile in range(tile_count(n, BLOCK)):
             piece = _piece(source, tile, HOLDS, LARGEST, BLOCK, COMPUTE)
             is_above, below, higher = _tail_terms(
-                piece, lower, upper, from_lower, from_upper, inverse, HOLDS, tl.int32
+                piece, lower, upper, from_lower, from_upper, inverse
             )
-            numbers += is_above
-            below_sums += below
-            above_sums += higher
+            numbers += is_above.to(tl.int32)
+            below_terms += _as_addends(below, HOLDS, COMPUTE).to(below_terms.dtype)
+            above_terms += _as_addends(higher, HOLDS, COMPUTE).to(above_terms.dtype)
+            if (HOLDS == "lists") & (COMPUTE == tl.float64):
+                below_rests += _remainders(below, HOLDS)
+                above_rests += _remainders(higher, HOLDS)
         above, total_below, total_above = tl.reduce(
-            (numbers.to(tl.float64), below_sums, above_sums), 0, _add_tails
+            (numbers.to(tl.float64), below_terms, above_terms), 0, _add_tails
         )
-        return above, _as_sum(total_below, HOLDS), _as_sum(total_above, HOLDS)
+    if ((HOLDS == "band") | (HOLDS == "lists")) & (COMPUTE == tl.float64):
+        rest_below, rest_above = tl.reduce((below_rests, above_rests), 0, _add_rests)
+        sum_below = _with_remainders(total_below, rest_below, HOLDS)
+        sum_above = _with_remainders(total_above, rest_above, HOLDS)
+    else:
+        sum_below = _as_sum(total_below, HOLDS)
+        sum_above = _as_sum(total_above, HOLDS)
+    return above, sum_below, sum_above
 
 
 @triton.jit

@@ -153,7 +153,6 @@ def _gather(
     n,
     group,
     hits,
-    program,
     programs,
     counters,
     band,
@@ -167,9 +166,10 @@ def _gather(
     scores, mask, along, mask_along = reading
     lanes = tl.arange(0, BLOCK)
     list_capacity = capacity // LISTS
-    # Another list for a lane in every program: scores that repeat, as the columns of a picture do,
-    # would fill few of them.
-    mine = (lanes + program) % LISTS
+    # A lane's list changes from group to group, as if at random: scores that repeat, as the columns
+    # of a picture do, would fill few of them.
+    mixed = (tl.zeros((), tl.int32) + group).to(tl.uint32) * 2654435769
+    mine = (lanes + (mixed >> 27).to(tl.int32)) % LISTS
     my_counter = counters + mine * SPACING
     my_list = band + mine * list_capacity
     for number in range(TILES_PER_SUM):
@@ -240,7 +240,6 @@ def take_band(
                 n,
                 group,
                 hits,
-                program,
                 programs,
                 counters,
                 band,

@@ -264,7 +264,10 @@ def finish(
         balanced = -(t * tl.log(above64 / below64) + gap) / 2
         offset = tl.where(excess > 0, from_above, tl.where(excess < 0, from_below, balanced))
         anchor = tl.where(excess < 0, lower.to(tl.float64), upper.to(tl.float64))
-        told = ((not has_below) | (below64 >= VANISHED)) & ((not has_above) | (above64 >= VANISHED))
+        # A clear excess is made up on one side; what has vanished on the other does not count then.
+        is_told_below = (not has_below) | (below64 >= VANISHED) | (excess > 2.0**-10)
+        is_told_above = (not has_above) | (above64 >= VANISHED) | (excess < -(2.0**-10))
+        told = is_told_below & is_told_above
         limit = largest_finite(COMPUTE)
         pair_hi = tl.minimum(tl.maximum(anchor + offset, -limit), limit).to(COMPUTE)
         pair_lo = ((anchor - pair_hi.to(tl.float64)) + offset).to(COMPUTE)
