@@ -112,6 +112,9 @@ def test_ours_with_its_hard_support_and_profile(tmp_path: Path, photo: Path) -> 
     assert record["measures"]["L_star_calls"] > 0
     assert record["measures"]["calls"] <= 60
     assert re.search(r"profile: a step takes \d+\.\d\d ms, the operator \d+\.\d\d ms", said(result))
+    timed = record["profile"]
+    assert timed["share"] == pytest.approx(timed["operator_seconds"] / timed["step_seconds"])
+    assert f"a step takes {1e3 * timed['step_seconds']:.2f} ms" in said(result)
 
 
 def test_profile_says_where_there_is_nothing_to_time(tmp_path: Path, photo: Path) -> None:
@@ -119,6 +122,7 @@ def test_profile_says_where_there_is_nothing_to_time(tmp_path: Path, photo: Path
     assert "profile: pgd-l0 has no operator" in said(without)
     short = run(photo, "--out", tmp_path / "out", "--calls", 1, "--profile")
     assert "profile: one step is too few to be timed" in said(short)
+    assert json.loads((tmp_path / "out" / "photo.json").read_text())["profile"] is None
 
 
 def test_steps_are_timed_without_their_start_and_their_display(

@@ -22,7 +22,7 @@ from .classifiers import Resize, load_classifier
 from .measures import pixel_changes
 from .memory import is_memory
 from .pictures import PictureError
-from .profile import StepClock, has_operator, profile
+from .profile import Profile, StepClock, has_operator, profile
 from .protocol import Attack, Classifier, Limits, Result
 from .protocol import Progress as Step
 from .rows import classified, measured, one_line
@@ -88,24 +88,27 @@ def _attack_file(path: Path, job: Job, classifier: Classifier, console: Console)
             classifier, image, label, target, job.limits, job.seed, clock, region
         )
     measures = measured(classifier, image, label, target, result, region)
+    timed = None
+    if job.profile and has_operator(result) and clock.seconds:
+        timed = profile(result, clock.seconds, region)
     try:
-        record = _write(path, job, classifier, image, label, target, before, result, measures)
+        record = _write(
+            path, job, classifier, image, label, target, before, result, measures, timed
+        )
     except OSError as error:
         return Ending(False, f"{path}: {job.out} cannot be written, {error.strerror or error}")
     _say(console, _summary(path, record))
     if job.profile:
-        _say(console, _profile_sentence(job.method, result, clock.seconds, region))
+        _say(console, _profile_sentence(job.method, result, timed))
     return Ending(bool(record["measures"]["success"]))
 
 
-def _profile_sentence(
-    method: str, result: Result, steps: list[float], region: Tensor | None
-) -> str:
+def _profile_sentence(method: str, result: Result, timed: Profile | None) -> str:
     if not has_operator(result):
         return f"profile: {method} has no operator"
-    if not steps:
+    if timed is None:
         return "profile: one step is too few to be timed"
-    return profile(result, steps, region).sentence()
+    return timed.sentence()
 
 
 def class_index(text: str, classifier: Classifier, count: int, option: str) -> int:
@@ -165,6 +168,7 @@ def _write(
     before: Tensor,
     result: Result,
     measures: dict[str, Any],
+    timed: Profile | None,
 ) -> dict[str, Any]:
     """All files into a folder of their own, then into place: nothing appears half-written."""
     record: dict[str, Any] = {
@@ -186,6 +190,7 @@ def _write(
         "target_name": None if target is None else classifier.label(target),
         "confidence_before": float(before[label]),
         "measures": measures,
+        "profile": None if timed is None else timed.record(),
         "files": {},
         "environment": environment.describe(),
     }

@@ -28,6 +28,14 @@ class Profile(NamedTuple):
         """Of the step."""
         return self.operator / self.step
 
+    def record(self) -> dict[str, float]:
+        """For a file."""
+        return {
+            "step_seconds": self.step,
+            "operator_seconds": self.operator,
+            "share": self.share,
+        }
+
     def sentence(self) -> str:
         """For people.
 
