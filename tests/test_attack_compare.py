@@ -214,6 +214,31 @@ def test_pictures_without_a_confident_label_are_left_out(tmp_path: Path) -> None
     assert [line["key"]["picture"] for line in record["rows"]] == ["1.png"]
 
 
+def test_pictures_that_are_gone_are_forgotten(tmp_path: Path) -> None:
+    folder = folder_of_pictures(tmp_path / "in", 2, manifest=False)
+    (folder / "bad.png").write_text("no picture")
+    plan = PLAN._replace(calls=(4,), methods=("sigma-zero",))
+    record = compare.run(folder, plan, load, tmp_path / "results.json", CPU, quiet)
+    assert [one["picture"] for one in record["pictures"] if one.get("bad")] == ["bad.png"]
+    (folder / "bad.png").unlink()
+    (folder / "1.png").unlink()
+    record = compare.run(folder, plan, load, tmp_path / "results.json", CPU, quiet)
+    assert [one["picture"] for one in record["pictures"]] == ["1.png", "0.png"]  # both have rows
+
+
+def test_other_weights_under_the_same_name_are_refused(tmp_path: Path) -> None:
+    folder, model = folder_of_pictures(tmp_path / "in", 1), tmp_path / "net"
+    model.mkdir()
+    (model / "weights.bin").write_bytes(b"one")
+    plan = PLAN._replace(model=str(model), calls=(4,), methods=("sigma-zero",))
+    record = compare.run(folder, plan, load, tmp_path / "results.json", CPU, quiet)
+    assert record["settings"]["model"] == "net"
+    compare.run(folder, plan, load, tmp_path / "results.json", CPU, quiet)
+    (model / "weights.bin").write_bytes(b"two")
+    with pytest.raises(CompareError, match=r"weights was '.*', is '.*'"):
+        compare.run(folder, plan, load, tmp_path / "results.json", CPU, quiet)
+
+
 def test_the_models_own_answer_without_a_manifest(tmp_path: Path) -> None:
     folder = folder_of_pictures(tmp_path / "in", 1, manifest=False)
     (folder / "notes.txt").write_text("no picture")

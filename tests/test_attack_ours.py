@@ -316,6 +316,10 @@ def test_paper_recipe_starts_at_the_picture_and_is_reproducible(
 def test_wrong_shapes_are_named() -> None:
     with pytest.raises(ValueError, match=r"images must be \[N, 3, H, W\]"):
         ours.attack_batch(trained_classifier(), torch.zeros(3, 8, 8), [0])
+    with pytest.raises(ValueError, match=r"images must be in \[0, 1\], got 0 to 255"):
+        ours.run(trained_classifier(), torch.tensor([0.0, 1.0, 255.0]).expand(3, 8, 3), 0)
+    with pytest.raises(ValueError, match=r"image must be \[3, H, W\], got shape \(1, 3, 8, 8\)"):
+        ours.run(trained_classifier(), torch.rand(1, 3, 8, 8), 0)
     with pytest.raises(ValueError, match="labels must have one entry"):
         ours.attack_batch(trained_classifier(), torch.zeros(2, 3, 8, 8), [0])
     with pytest.raises(ValueError, match="masks must be boolean"):

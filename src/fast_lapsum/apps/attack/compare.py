@@ -24,7 +24,7 @@ from fast_lapsum.bench.records import identity
 from fast_lapsum.bench.results import write_json
 
 from . import pictures
-from .comparison_file import CompareError, Record, started
+from .comparison_file import CompareError, Record, started, weights
 from .rows import Entry, Load, Maker, Note, Plan, Row, Task, setting_name
 from .workers import Died, Pool
 
@@ -79,8 +79,15 @@ def run(
     found = entries(folder)
     # Where a model's folder lies is nobody's business in a results file.
     model = Path(plan.model).name if Path(plan.model).is_dir() else plan.model
-    settings = {**plan._asdict(), "model": model, "device": str(device), "jobs": jobs}
+    settings = {
+        **plan._asdict(),
+        "model": model,
+        "weights": weights(plan.model),
+        "device": str(device),
+        "jobs": jobs,
+    }
     record = started(path, settings, fresh)
+    _forget_the_absent(found, record)
     digests = _digests(found, record, path)
     file = _File(path, record, 0.0 if jobs == 1 else _SECONDS_BETWEEN_SAVES)
     try:
@@ -92,6 +99,12 @@ def run(
     finally:
         file.close()
     return record
+
+
+def _forget_the_absent(found: list[Entry], record: Record) -> None:
+    """What was said of pictures that have no rows and are not in the folder, or not any more."""
+    known = {entry.path.name for entry in found} | {row["key"]["picture"] for row in record["rows"]}
+    record["pictures"] = [note for note in record["pictures"] if note["picture"] in known]
 
 
 def _digests(found: list[Entry], record: Record, path: Path) -> dict[str, str | None]:

@@ -17,7 +17,10 @@ VERSION = 1
 #: What must not change; more methods, calls and settings than before only add rows. With other jobs
 #: a row has other seconds, and where time was up another result: every row has the jobs that it was
 #: made with.
-FIXED = ("model", "seconds", "gibibytes", "seed", "least_confidence", "each_once", "device")
+FIXED = (
+    *("model", "weights", "seconds", "gibibytes", "seed", "least_confidence", "each_once"),
+    "device",
+)
 
 #: Parts of the package that no row depends on: they may change between two runs.
 _APART = (
@@ -32,6 +35,20 @@ Record = dict[str, Any]
 
 class CompareError(Exception):
     """The folder or the results file cannot be used; the message says why and what to do."""
+
+
+def weights(model: str) -> str | None:
+    """A mark of the files in a model's folder; None for a model that is known by its name."""
+    folder = Path(model)
+    if not folder.is_dir():
+        return None
+    found = hashlib.sha256()
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        found.update(f"{path.relative_to(folder).as_posix()} ".encode())
+        with path.open("rb") as file:
+            while part := file.read(1 << 20):
+                found.update(part)
+    return found.hexdigest()[:16]
 
 
 @cache

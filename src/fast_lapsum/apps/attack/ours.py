@@ -109,6 +109,9 @@ def attack_batch(
     """
     if images.dim() != 4 or images.shape[1] != 3:
         raise ValueError(f"images must be [N, 3, H, W], got shape {tuple(images.shape)}")
+    if not ((images >= 0) & (images <= 1)).all():
+        lowest, highest = images.aminmax()
+        raise ValueError(f"images must be in [0, 1], got {lowest:.4g} to {highest:.4g}")
     count = images.shape[0]
     wanted = [None] * count if targets is None else list(targets)
     for name, values in (("labels", labels), ("targets", wanted)):
@@ -167,6 +170,8 @@ def run(
     settings: Settings = DEFAULT,
 ) -> Result:
     """Attack one picture [3, H, W]. Nothing is drawn at random: every seed gives the same."""
+    if image.dim() != 3:
+        raise ValueError(f"image must be [3, H, W], got shape {tuple(image.shape)}")
     hook = None if progress is None else lambda _, said: progress(said)
     return attack_batch(classifier, image[None], [label], [target], limits, hook, mask, settings)[0]
 
