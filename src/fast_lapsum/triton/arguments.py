@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from .._layout import Group
-from . import relaunch
 
 
 def parts(like: Tensor, *sizes: tuple[int, torch.dtype]) -> tuple[Tensor, list[Tensor]]:
@@ -31,14 +30,14 @@ def key_of(
     n: int,
     group: Group,
     strides: list[list[int]],
-    tensors: Sequence[Tensor | None],
+    layout: Hashable,
     largest: bool,
     device: int | None,
 ) -> tuple[Hashable, ...]:
     """All that decides how the kernels of a call are compiled and with what numbers launched."""
     flat = tuple(stride for some in strides for stride in some)
     rows = (group.outer, group.inner)
-    return (kind, n, rows, flat, relaunch.layout(tensors), largest, device)
+    return (kind, n, rows, flat, layout, largest, device)
 
 
 def on_device(scores: Tensor) -> Any:

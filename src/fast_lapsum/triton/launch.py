@@ -293,7 +293,8 @@ def backward(
             scratch, (sums,) = parts(scores, (row_count * summing * SUMS.value, torch.float64))
             call = None
             if default:
-                call = key_of("sums", n, group, flat, (*views, *d_views, pairs), largest, device)
+                layout = relaunch.layout((*views, *d_views, pairs))
+                call = key_of("sums", n, group, flat, layout, largest, device)
             sums_launch = relaunch.launch(
                 call and (*call, "sums"),
                 sums_backward,

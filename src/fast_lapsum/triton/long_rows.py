@@ -42,7 +42,8 @@ def launch_long_rows(
     device = scores.device.index
     key = None
     if settings is None:
-        key = key_of("stream", n, group, strides, (*views, pairs), largest, device)
+        layout = relaunch.layout((*views, pairs))
+        key = key_of("stream", n, group, strides, layout, largest, device)
     settings = settings or streaming(n)
     s_scores, s_mask, s_budget, s_temperature, _, s_out = strides
     row_count = group.outer * group.inner
@@ -214,7 +215,7 @@ def launch_long_rows(
             )
         )
     if key is not None and device is not None:
-        kind = (settings, relaunch.layout((*views, pairs)), largest, hard, device)
+        kind = (settings, layout, largest, hard, device)
         compile_together(kind, launches)
     made = [
         relaunch.launch(
