@@ -1,39 +1,35 @@
-"""The paper's baseline: 60 bisection steps, each of which sums all n terms again."""
+"""The paper's baseline: bisection, every step of which sums all n terms again.
+
+Half of a bracket is here half of the floats in it, not half of its width. However far one score is
+from the others and however small t is, the bracket then ends as two neighbouring floats, between
+which there is no score: the closed form of that interval is the answer, without a resolution of
+its own. Halvings of the width stop at a part of the spread, which can be many temperatures.
+"""
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor
 
-from .closed_form import prior_bracket, surplus_mass
-
-STEPS = 60
+from .closed_form import root_between, surplus_mass
+from .float_order import middle_float
 
 
 def solve(scores: Tensor, budget: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
-    """Threshold pair (hi, lo) of clean rows, by bisection of the a-priori bracket.
+    """Threshold pair (hi, lo) of clean rows: one full sum per bit of a float, and a closing one.
 
-    The bracket [r_min, r_max] - t sigma^-1(k/n) is 2^-60 of its width after the last step, and
-    that is the precision of b: (r_max - r_min) 2^-61, plus rounding of a few units in the last
-    place of t. One far outlier therefore costs digits that the other solvers keep. No host sync.
+    The bracket is the whole line of floats. The paper's a-priori bracket would save steps only if
+    the host waited for its width, and its ends would need room for their rounding. No host sync.
     """
-    lowest, highest, shift = prior_bracket(scores, budget, temperature)
-    # The left end is a pair and the width only ever halves, so the bracket never loses the root
-    # to rounding, however small t is against the scores.
-    hi, lo = _two_sum(lowest, shift)
-    width = highest - lowest
-    for _ in range(STEPS):
-        width = width / 2
-        middle_hi, rounding = _two_sum(hi, width)
-        middle_lo = lo + rounding
-        right_of_middle = surplus_mass(scores, middle_hi, middle_lo, budget, temperature) > 0
-        hi = torch.where(right_of_middle, middle_hi, hi)
-        lo = torch.where(right_of_middle, middle_lo, lo)
-    return hi, lo + width / 2
-
-
-def _two_sum(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """a + b as its rounded sum and the exact rounding error (Knuth)."""
-    total = a + b
-    b_part = total - a
-    return total, (a - (total - b_part)) + (b - b_part)
+    left, right = (torch.full_like(budget, end) for end in (-math.inf, math.inf))
+    on_the_float = torch.zeros_like(budget)
+    for _ in range(torch.finfo(scores.dtype).bits):
+        middle = middle_float(left, right)
+        surplus = surplus_mass(scores, middle, on_the_float, budget, temperature)
+        left = torch.where(surplus > 0, middle, left)
+        right = torch.where(surplus > 0, right, middle)
+    nearest_below = scores.masked_fill(scores > left[:, None], -math.inf).amax(-1)
+    nearest_above = scores.masked_fill(scores < right[:, None], math.inf).amin(-1)
+    return root_between(scores, budget, temperature, nearest_below, nearest_above)

@@ -69,15 +69,37 @@ def interval_root(
     and sum_{r <= lower_score} e^{(r - lower_score)/t}, so that neither can underflow. An open end,
     with no score on that side, has the sum 0 and any score on that side, also an infinite one.
     """
-    gap = upper_score - lower_score
+    half_gap = upper_score / 2 - lower_score / 2  # the gap itself may be over the largest float
     # Half the exponent under the root, and hypot: neither square may underflow on its own.
-    coupling = torch.sqrt(upper_sum * lower_sum) * torch.exp(-gap / (2 * temperature))
+    coupling = torch.sqrt(upper_sum * lower_sum) * torch.exp(-half_gap / temperature)
     root = torch.hypot(excess, coupling)
     # b is measured from the end whose formula does not cancel; an open end is never that end.
     from_upper = -temperature * torch.log(upper_sum / (root + excess))
     from_lower = temperature * torch.log(lower_sum / (root - excess))
     # Without excess both exponentials are equal, however small: the gap is halved in logarithms.
-    balanced = -(temperature * torch.log(upper_sum / lower_sum) + gap) / 2
+    balanced = -temperature * torch.log(upper_sum / lower_sum) / 2 - half_gap
     hi = torch.where(excess < 0, lower_score, upper_score)
     lo = torch.where(excess < 0, from_lower, torch.where(excess > 0, from_upper, balanced))
     return hi, lo
+
+
+def root_between(
+    scores: Tensor, budget: Tensor, temperature: Tensor, lower_end: Tensor, upper_end: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The threshold pair (hi, lo) between two neighbouring scores, from one pass over the scores.
+
+    The tail sums are taken relative to those two. An end beyond the outermost score is infinite.
+    """
+    is_above = scores >= upper_end[:, None]
+    scale = temperature[:, None]
+    # A row without a score on one side has an infinite end there: its sum is over nothing.
+    upper = torch.exp((upper_end[:, None] - scores) / scale).masked_fill(~is_above, 0)
+    lower = torch.exp((scores - lower_end[:, None]) / scale).masked_fill(is_above, 0)
+    return interval_root(
+        upper.nan_to_num(nan=0.0).sum(-1),
+        lower.nan_to_num(nan=0.0).sum(-1),
+        is_above.sum(-1) - budget,
+        temperature,
+        upper_end,
+        lower_end,
+    )

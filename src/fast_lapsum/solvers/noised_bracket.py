@@ -137,7 +137,8 @@ def _solve_row(
         fell_back = side != 0
         left, right = prior if fell_back else (left, right)
 
-    in_above, in_below = scores >= right[:, None], scores < left[:, None]
+    in_above = scores >= right[:, None]
+    in_below = ~in_above & (scores < left[:, None])  # no score in both, should the ends be crossed
     band = scores[~(in_above | in_below)].sort(descending=True).values[None]
     nearest_above = torch.where(in_above, scores, math.inf).amin(-1)
     nearest_below = torch.where(in_below, scores, -math.inf).amax(-1)
@@ -206,9 +207,10 @@ def missed_side(
 ) -> int:
     """0 if the certificate LapSum(a_R) <= k <= LapSum(a_L) holds, 1 if b > a_R, -1 if b < a_L."""
     zero = torch.zeros_like(left)
-    if bool(surplus_mass(scores, left, zero, budget, temperature) < 0):
+    # An end that overflowed to NaN certifies nothing.
+    if not bool(surplus_mass(scores, left, zero, budget, temperature) >= 0):
         return -1
-    return int(surplus_mass(scores, right, zero, budget, temperature) > 0)
+    return int(not bool(surplus_mass(scores, right, zero, budget, temperature) <= 0))
 
 
 def _widened(left: Tensor, right: Tensor, side: int, temperature: Tensor) -> tuple[Tensor, Tensor]:

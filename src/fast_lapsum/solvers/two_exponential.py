@@ -21,11 +21,12 @@ import torch
 from torch import Tensor
 
 from . import sort_scan
-from .closed_form import interval_root, prior_bracket
+from .closed_form import prior_bracket, root_between
+from .float_order import middle_float
 
 #: No row takes more passes over its scores than this.
 MAX_PASSES = 64
-#: From this pass on the bracket is only bisected, which ends within the remaining passes.
+#: From this pass on the bracket is only bisected; a row that is still open at the end is sorted.
 _BISECT_ONLY_FROM = 40
 
 
@@ -60,6 +61,7 @@ def solve_counting_passes(
     wanted = _logit(budget, count)
     b = _interpolate(left, right, logit_left, logit_right, wanted)
     b = b if start is None else torch.where((left < start) & (start < right), start, b)
+    b = torch.where((left < b) & (b < right), b, middle_float(left, right))
 
     lower_end, upper_end = left.clone(), right.clone()
     done = torch.zeros_like(b, dtype=torch.bool)
@@ -84,8 +86,9 @@ def solve_counting_passes(
         logit_left = torch.where(rising, logit, logit_left)
         logit_right = torch.where(rising, logit_right, logit)
 
-        # Compared as distances: b + step would round to a score that it must not reach.
-        certified = torch.where(
+        # Compared as distances: b + step would round to a score that it must not reach. The step
+        # of a vanished sum is infinite, and so is a distance over the largest float.
+        certified = step.isfinite() & torch.where(
             rising, step <= seen.nearest_above - b, step >= seen.nearest_below - b
         )
         certified |= torch.where(rising, above >= right, below <= left)
@@ -101,7 +104,7 @@ def solve_counting_passes(
         near = excess.abs() <= 2 * (sum_below + sum_above)
         hop = torch.where(rising, seen.nearest_above, seen.nearest_below)
         interpolated = _interpolate(left, right, logit_left, logit_right, wanted)
-        middle = _middle_float(left, right)
+        middle = middle_float(left, right)
         if passes >= _BISECT_ONLY_FROM:
             trial = middle
         else:
@@ -116,7 +119,7 @@ def solve_counting_passes(
         trial = torch.where(inside, trial, middle)
         b = torch.where(done, b, trial)
 
-    hi, lo = _root_between(scores, budget, temperature, lower_end, upper_end)
+    hi, lo = root_between(scores, budget, temperature, lower_end, upper_end)
     if passes == MAX_PASSES:  # not seen in any test; a sort has no such limit
         sorted_hi, sorted_lo = sort_scan.solve(scores, budget, temperature)
         hi, lo = torch.where(done, hi, sorted_hi), torch.where(done, lo, sorted_lo)
@@ -151,51 +154,16 @@ def _unless_vanished(tail_sum: Tensor) -> Tensor:
     return torch.where(tail_sum < 2.0**-100, 0.0, tail_sum)
 
 
-def _root_between(
-    scores: Tensor, budget: Tensor, temperature: Tensor, lower_end: Tensor, upper_end: Tensor
-) -> tuple[Tensor, Tensor]:
-    """The root between two neighbouring scores, from tail sums relative to those scores."""
-    is_above = scores >= upper_end[:, None]
-    scale = temperature[:, None]
-    # A row without a score on one side has an infinite end there: its sum is over nothing.
-    upper = torch.exp((upper_end[:, None] - scores) / scale).masked_fill(~is_above, 0)
-    lower = torch.exp((scores - lower_end[:, None]) / scale).masked_fill(is_above, 0)
-    excess = is_above.sum(-1) - budget
-    return interval_root(
-        upper.nan_to_num(nan=0.0).sum(-1),
-        lower.nan_to_num(nan=0.0).sum(-1),
-        excess,
-        temperature,
-        upper_end,
-        lower_end,
-    )
-
-
 def _interpolate(
     left: Tensor, right: Tensor, logit_left: Tensor, logit_right: Tensor, wanted: Tensor
 ) -> Tensor:
     """Where a straight line through both ends' logits meets the wanted one, kept off the ends."""
     weight = ((logit_left - wanted) / (logit_left - logit_right)).nan_to_num(nan=0.5)
     weight = weight.clamp(0.02, 0.98)
-    return left * (1 - weight) + right * weight
+    largest = torch.finfo(left.dtype).max
+    return left.clamp(min=-largest) * (1 - weight) + right.clamp(max=largest) * weight
 
 
 def _logit(mass: Tensor, count: Tensor) -> Tensor:
     clipped = torch.minimum(mass.clamp(min=0.25), count - 0.25)
     return torch.log(clipped) - torch.log(count - clipped)
-
-
-def _middle_float(left: Tensor, right: Tensor) -> Tensor:
-    """The number half-way between two floats in the order of their bit patterns."""
-    integer = torch.int64 if left.dtype == torch.float64 else torch.int32
-    return _from_order(_to_order(left, integer) // 2 + _to_order(right, integer) // 2, left.dtype)
-
-
-def _to_order(value: Tensor, integer: torch.dtype) -> Tensor:
-    bits = value.contiguous().view(integer)
-    return torch.where(bits < 0, torch.iinfo(integer).min - bits, bits)
-
-
-def _from_order(order: Tensor, dtype: torch.dtype) -> Tensor:
-    bits = torch.where(order < 0, torch.iinfo(order.dtype).min - order, order)
-    return bits.view(dtype)

@@ -27,7 +27,7 @@ MASK_TOLERANCE = 1e-4
 GRADIENT_TOLERANCE = 1e-3
 
 METHOD = (
-    "Standard normal float32 scores; t is the paper's -alpha. Bisection: 60 full sums, in plain "
+    "Standard normal float32 scores; t is the paper's -alpha. Bisection: 65 full sums, in plain "
     "torch and float64. Sort-free: soft_topk as called. On a CPU scan is a sort and one search per "
     "row, one row after the other, block scan the same for all rows at once by logcumsumexp and "
     "searchsorted (both forms of the official LapSum, in plain torch), fused the sort_scan solver "

@@ -6,9 +6,9 @@ against:
 
     p_i = sigma((s_i - b) / t),  sum_i p_i = k      (sigma: the Laplace CDF),
 
-where b takes 60 bisection steps, each of which sums all n terms again. This is ``soft_topk`` with
-``solver="bisect"``, which works in float64. Any k in [0, n]; the budget is exact up to rounding;
-the gradient is the closed form. Memory O(n).
+where b takes 64 bisection steps, each of which sums all n terms again, and one closing sum. This is
+``soft_topk`` with ``solver="bisect"``, which works in float64. Any k in [0, n]; the budget is exact
+up to rounding; the gradient is the closed form. Memory O(n).
 """
 
 from __future__ import annotations
