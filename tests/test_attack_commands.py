@@ -24,7 +24,7 @@ from fast_lapsum.apps.attack.baselines import sigma_zero
 from fast_lapsum.apps.attack.classifiers import Resize
 from fast_lapsum.apps.attack.protocol import Classifier, Progress
 from fast_lapsum.apps.attack.protocol import Result as AttackResult
-from fast_lapsum.bench import options
+from fast_lapsum.bench import options, sources
 
 app = typer.Typer()
 commands.register(app)
@@ -96,6 +96,7 @@ def test_writes_all_files_and_they_hold(tmp_path: Path, photo: Path) -> None:
     assert found["calls"] <= 60
     assert record["limits"] == {"calls": 60, "seconds": None, "steps": None}
     assert record["environment"]["torch"] == torch.__version__
+    assert record["sources"] == sources.describe("attack", "cpu")
     assert record["measures"]["extra"]["settings"]["step"] == 1.0
     with Image.open(out / "photo-change.png") as change:
         assert change.size == (32, 32)

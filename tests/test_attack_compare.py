@@ -18,7 +18,6 @@ from comparing import CPU, PLAN, folder_of_pictures, load, quiet
 from fast_lapsum.apps.attack import (
     bench_run,
     compare,
-    comparison_file,
     pictures,
 )
 from fast_lapsum.apps.attack.baselines import sigma_zero
@@ -26,6 +25,7 @@ from fast_lapsum.apps.attack.comparison_file import CompareError, read
 from fast_lapsum.apps.attack.memory import is_memory, limited_memory
 from fast_lapsum.apps.attack.protocol import Classifier
 from fast_lapsum.apps.attack.rows import Entry
+from fast_lapsum.bench import sources
 
 
 def test_rows_for_every_case_and_files_for_people(tmp_path: Path) -> None:
@@ -93,42 +93,33 @@ def test_rows_of_another_plan_are_not_mixed(tmp_path: Path) -> None:
         compare.run(folder, small, load, path, CPU, quiet)
 
 
-def test_rows_of_other_code_are_not_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_other_sources_are_not_mixed(tmp_path: Path) -> None:
     folder = folder_of_pictures(tmp_path / "in", 1)
     path = tmp_path / "results.json"
     small = PLAN._replace(calls=(4,), methods=("sigma-zero",))
     compare.run(folder, small, load, path, CPU, quiet)
     written = read(path)
-    assert written["code"] == comparison_file.code()
-    monkeypatch.setattr(comparison_file, "code", lambda: "another")
-    with pytest.raises(CompareError, match=r"by other code .* is another.*give another --out"):
+    assert written["sources"] == sources.describe("attack-bench", "cpu")
+    other = {**written, "sources": {**written["sources"], "hash": "another"}}
+    path.write_text(json.dumps(other))
+    with pytest.raises(CompareError, match=r"sources .* were another, are .*give another --out"):
         compare.run(folder, small, load, path, CPU, quiet)
-    monkeypatch.undo()
-    del written["code"]
+    assert read(path) == other
+    del other["sources"]
+    path.write_text(json.dumps(other))
+    with pytest.raises(CompareError, match=r"does not say by which sources.*give another --out"):
+        compare.run(folder, small, load, path, CPU, quiet)
+
+
+def test_another_commit_of_the_same_sources_goes_on(tmp_path: Path) -> None:
+    folder = folder_of_pictures(tmp_path / "in", 1)
+    path = tmp_path / "results.json"
+    small = PLAN._replace(calls=(4,), methods=("sigma-zero",))
+    rows = compare.run(folder, small, load, path, CPU, quiet)["rows"]
+    written = read(path)
+    written["environment"]["commit"] = "another"
     path.write_text(json.dumps(written))
-    assert read(path) == written
-    with pytest.raises(CompareError, match=r"does not say by which code.*give another --out"):
-        compare.run(folder, small, load, path, CPU, quiet)
-
-
-def test_the_mark_of_the_code_is_of_what_rows_depend_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(comparison_file.fast_lapsum, "__file__", str(tmp_path / "__init__.py"))
-    for name in ("apps/attack/ours.py", "apps/attack/tables.py", "bench/run.py", "functional.py"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("1")
-    mark = comparison_file.code.__wrapped__
-    first = mark()
-    for name, matters in (
-        ("apps/attack/tables.py", False),
-        ("bench/run.py", False),
-        ("apps/attack/ours.py", True),
-        ("functional.py", True),
-    ):
-        (tmp_path / name).write_text("2")
-        assert (mark() != first) == matters
-        first = mark()
+    assert compare.run(folder, small, load, path, CPU, quiet)["rows"] == rows
 
 
 def test_a_picture_that_was_replaced_is_noticed(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from fast_lapsum import cli, soft_topk
-from fast_lapsum.bench import cpu, environment, memory, parity, timing
+from fast_lapsum.bench import cpu, environment, memory, parity, sources, timing
 
 
 @pytest.fixture(scope="module")
@@ -30,8 +30,10 @@ def quick_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any],
 def test_the_results_file_holds_every_case_with_its_parity_and_bars(
     quick_run: tuple[dict[str, Any], str],
 ) -> None:
-    record, _ = quick_run
+    record, printed = quick_run
     assert record["quick"] is True
+    assert record["sources"] == sources.describe("cpu", "cpu")
+    assert f"{record['sources']['hash']}, current" in printed
     assert record["environment"]["torch"] == torch.__version__
     assert [case["case"] for case in record["cases"]] == [case.name for case in cpu.QUICK_CASES]
     for case, wanted in zip(record["cases"], cpu.QUICK_CASES, strict=True):

@@ -106,6 +106,17 @@ def test_a_complete_file_is_shown_and_not_measured_again() -> None:
     assert len(begun()) == 6
 
 
+def test_a_file_from_before_there_were_sources_says_so() -> None:
+    arguments = ("gradcheck", "--device", "cpu", "--out", "a.json")
+    assert "sources unknown" not in invoke(*arguments).stdout
+    record = json.loads(Path("a.json").read_text())
+    del record["sources"]
+    Path("a.json").write_text(json.dumps(record))
+    result = invoke(*arguments)
+    assert result.exit_code == 0
+    assert "Results: a.json, sources unknown" in result.stdout
+
+
 def test_options_become_settings() -> None:
     arguments = "--device cpu --quick --max-n 15 --gibibytes 1.5 --seed 3 --out a.json"
     assert invoke("budget", *arguments.split()).exit_code == 0

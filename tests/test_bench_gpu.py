@@ -22,6 +22,7 @@ from fast_lapsum.bench import (
     gpu_parity,
     gpu_tables,
     gpu_timing,
+    sources,
 )
 from fast_lapsum.bench.gpu_bars import Bar
 from fast_lapsum.bench.parity import ParityError
@@ -70,6 +71,7 @@ def test_a_quick_run_saves_every_part_and_says_when_it_is_complete(tmp_path: Pat
         save=save,
         advance=lambda name, done, total: parts.append((done, total)),
     )
+    assert json.loads(out.read_text())["sources"] == sources.describe("gpu", "cuda")
     assert complete == [False] * len(parts) + [True]
     assert parts == [(done, len(parts)) for done in range(1, len(parts) + 1)]
     assert list(tmp_path.iterdir()) == [out]

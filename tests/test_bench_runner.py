@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import toy_experiment as toy
-from fast_lapsum.bench import environment, options, records, runner
+from fast_lapsum.bench import environment, options, records, runner, sources
 from fast_lapsum.bench.experiment import Case, Settings
 from fast_lapsum.bench.process import WorkerError, WorkerProcess
 from fast_lapsum.bench.records import ResultsError
@@ -214,6 +214,36 @@ def other(**parts: Any) -> Any:
     return lambda record: {**record, **parts}
 
 
+def of_commit(name: str, record: dict[str, Any]) -> dict[str, Any]:
+    return {**record, "environment": {**record["environment"], "commit": name}}
+
+
+def without_sources(record: dict[str, Any]) -> dict[str, Any]:
+    """As files were before they knew their sources."""
+    return {name: part for name, part in record.items() if name != "sources"}
+
+
+@pytest.mark.usefixtures("two_cases")
+def test_another_commit_of_the_same_sources_goes_on(tmp_path: Path, found: dict[str, Any]) -> None:
+    path = tmp_path / "toy.json"
+    record = of_commit("abc", finished(path, found))
+    assert record["sources"] == sources.describe("toy", "cpu")
+    path.write_text(json.dumps(record))
+    prepared = runner.prepare("toy_experiment", SETTINGS, path, found)
+    assert prepared.missing == []
+    assert prepared.record == record
+
+
+@pytest.mark.usefixtures("two_cases")
+def test_an_old_file_of_the_same_commit_goes_on_and_stays_without_sources(
+    tmp_path: Path, found: dict[str, Any]
+) -> None:
+    path = tmp_path / "toy.json"
+    record = without_sources(finished(path, found))
+    path.write_text(json.dumps(record))
+    assert runner.prepare("toy_experiment", SETTINGS, path, found).record == record
+
+
 @pytest.mark.usefixtures("two_cases")
 @pytest.mark.parametrize(
     ("change", "message"),
@@ -231,8 +261,16 @@ def other(**parts: Any) -> Any:
             "torch was '1.0', is '",
         ),
         (
-            lambda record: {**record, "environment": {**record["environment"], "commit": "abc"}},
-            "commit was 'abc', is '",
+            lambda record: without_sources(of_commit("abc", record)),
+            "commit was 'abc', is ",
+        ),
+        (
+            lambda record: {**record, "sources": {**record["sources"], "hash": "abc"}},
+            "the sources that its figures depend on were abc, are ",
+        ),
+        (
+            other(sources=None),
+            "the sources that its figures depend on were sources unknown, are ",
         ),
         (other(rows=3), "damaged: rows is missing or no list"),
         (other(settings={}), "damaged: settings are"),

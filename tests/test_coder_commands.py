@@ -22,7 +22,7 @@ from fast_lapsum.apps.coder.bitstream import CoderError
 from fast_lapsum.apps.coder.colour import psnr
 from fast_lapsum.apps.coder.dictionary import decode_picture
 from fast_lapsum.apps.coder.settings import Settings
-from fast_lapsum.bench import environment
+from fast_lapsum.bench import environment, sources
 from fast_lapsum.cli import app
 
 runner = CliRunner()
@@ -146,6 +146,7 @@ def test_a_record_of_what_was_made(photo, tmp_path):
     found = json.loads(text)
     assert (found["format"], found["version"]) == ("fast-lapsum encode", 1)
     assert found["environment"].keys() == environment.describe().keys()
+    assert found["sources"] == sources.describe("encode", "cpu")
     assert found["picture"] == {"name": "photo.png", "width": 64, "height": 48, "planes": 3}
     assert str(tmp_path) not in text
     asked = found["settings"]

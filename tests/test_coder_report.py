@@ -16,6 +16,7 @@ from fast_lapsum.apps.coder.bitstream import CoderError
 from fast_lapsum.apps.coder.colour import psnr
 from fast_lapsum.apps.coder.dictionary import decode_picture
 from fast_lapsum.apps.coder.encode import encode
+from fast_lapsum.bench import sources
 from fast_lapsum.cli import app
 
 
@@ -268,7 +269,7 @@ def test_methods_are_measured_anew(photos, tmp_path, quick):
 
 
 def test_older_results_get_what_they_lack_and_nothing_else(photos, tmp_path, quick):
-    """There was one Haar row, at the best depth, and no note of earlier environments."""
+    """There was one Haar row, at the best depth, no earlier environments, and no sources."""
     out = tmp_path / "out"
     invoke(photos / "one.png", "--out", out, "--bpp", "2")
     before = json.loads((out / "results.json").read_text())
@@ -278,6 +279,7 @@ def test_older_results_get_what_they_lack_and_nothing_else(photos, tmp_path, qui
         if row["method"] == report.HAAR_BEST:
             row["method"] = "Haar top-k"
     older["environment"]["commit"] = "older"
+    assert older.pop("sources") == sources.describe("coder-report", "cpu")
     (out / "results.json").write_text(json.dumps(older))
     quick.clear()
     said = invoke(photos / "one.png", "--out", out, "--bpp", "2")
@@ -286,6 +288,7 @@ def test_older_results_get_what_they_lack_and_nothing_else(photos, tmp_path, qui
     assert measured == [report.HAAR_FIXED, "AVIF"]  # AVIF is not installed, and looked for anew
     assert not quick
     assert [one["commit"] for one in after["earlier_environments"]] == ["older"]
+    assert sources.state(after) == sources.UNKNOWN  # most of its rows are of nobody knows which
     kept = {report.HAAR_BEST, report.BLOCKS, "JPEG", "best", "plain"}
     assert [row for row in after["rows"] if row["method"] in kept] == [
         row for row in before["rows"] if row["method"] in kept
@@ -301,6 +304,19 @@ def test_other_settings_need_a_fresh_start(photos, tmp_path, quick):
     said = invoke(photos / "one.png", "--out", out, "--bpp", "2", "--seed", "1", code=1)
     assert "--fresh" in said
     invoke(photos / "one.png", "--out", out, "--bpp", "2", "--seed", "1", "--fresh")
+
+
+def test_rows_of_other_sources_are_not_mixed(photos, tmp_path, quick):
+    out = tmp_path / "out"
+    invoke(photos / "one.png", "--out", out, "--bpp", "2")
+    record = json.loads((out / "results.json").read_text())
+    record["sources"]["hash"] = "another"
+    (out / "results.json").write_text(json.dumps(record))
+    said = invoke(photos / "one.png", "--out", out, "--bpp", "2", code=1)
+    assert "its rows depend on were another, are" in " ".join(said.split())
+    assert "--fresh" in said
+    assert json.loads((out / "results.json").read_text()) == record
+    invoke(photos / "one.png", "--out", out, "--bpp", "2", "--fresh")
 
 
 def test_what_is_no_picture_is_refused(tmp_path):

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from rich.table import Table
 
-from fast_lapsum.bench import commands
+from fast_lapsum.bench import commands, sources
 from fast_lapsum.bench.experiment import Case, Experiment, Record, Settings, Unavailable
 
 #: "NAME:SIZE" of each case, separated by commas; cases of one name are a chain.
@@ -71,6 +71,7 @@ def tables(record: Record) -> list[Table]:
     return [table]
 
 
+sources.KINDS["toy"] = sources.Needs(())
 EXPERIMENT = Experiment("toy", "A toy", ("tab:toy",), "It is [B, n].", cases, measure, tables)
 
 
@@ -78,4 +79,6 @@ if __name__ == "__main__":
     from fast_lapsum import cli
 
     commands.module_of = lambda name: "toy_experiment"
+    # It calls no operator, so a run may go on after somebody edited one.
+    sources.OPERATOR = sources.Needs(())
     cli.app()

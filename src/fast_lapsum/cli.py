@@ -24,7 +24,7 @@ import fast_lapsum
 
 from .apps import commands as app_commands
 from .apps.attack import commands as attack_commands
-from .bench import commands, cpu, demo, environment, gpu, gpu_tables, options, tables
+from .bench import commands, cpu, demo, environment, gpu, gpu_tables, options, sources, tables
 from .bench.parity import ParityError
 from .bench.report.command import report
 from .bench.results import finished_file, write_json
@@ -161,7 +161,7 @@ def bench_cpu(
         Console(stderr=True).print(f"[bold red]Parity failed:[/] {escape(str(error))}")
         raise typer.Exit(1) from error
     write_json(out, record)
-    console.print(tables.environment_table(record["environment"]))
+    console.print(tables.environment_table(record["environment"], sources.summary(record)))
     console.print(tables.timings_table(record))
     console.print(tables.bars_table(record))
     console.print(f"Results: {out}", highlight=False, soft_wrap=True)
@@ -224,7 +224,7 @@ def bench_gpu(
             save=lambda record: write_json(out, record),
             advance=advance,
         )
-    console.print(tables.environment_table(record["environment"]))
+    console.print(tables.environment_table(record["environment"], sources.summary(record)))
     for table in gpu_tables.all_tables(record):
         console.print(table)
     console.print(f"Results: {out}", highlight=False, soft_wrap=True)

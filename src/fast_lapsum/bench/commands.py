@@ -1,4 +1,4 @@
-"""The commands ``fast-lapsum bench NAME``, ``bench all`` and ``bench compare``."""
+"""The commands ``fast-lapsum bench NAME``, ``bench all``, ``compare`` and ``stale``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from . import compare, environment, options, records, runner, tables
+from . import compare, environment, options, records, runner, sources, stale, tables
 from .display import Display, duration
 from .experiment import Experiment, Record, Settings
 from .experiments import EXPERIMENTS, module_of
@@ -27,7 +27,7 @@ _WIDEST = 200
 
 
 def register(app: typer.Typer) -> None:
-    """Add a command for every experiment, for all of them, and for what changed."""
+    """Add a command for every experiment, all of them, what changed and what is out of date."""
     for name, experiment in EXPERIMENTS.items():
         app.command(name=name, help=_help(experiment), epilog=f"Example: {_example(name)}")(
             _command(name)
@@ -38,6 +38,7 @@ def register(app: typer.Typer) -> None:
     app.command(name="compare", epilog="Example: fast-lapsum bench compare HEAD~1 --fail-over 1.2")(
         run_compare
     )
+    app.command(name="stale", epilog="Example: fast-lapsum bench stale results/cuda")(run_stale)
 
 
 def _example(name: str) -> str:
@@ -167,6 +168,29 @@ def run_compare(
         raise typer.Exit(1)
 
 
+def run_stale(
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FOLDER", help="All folders in it are searched.", exists=True, file_okay=False
+        ),
+    ] = Path("results"),
+) -> None:
+    """List all results files in a folder, and whether their figures are those of this code.
+
+    A results file has a hash of the files of the package that its figures depend on. It is current
+    where those files are still the same, else stale: to be measured anew. Of a file from before
+    there was a hash the sources are unknown. The exit code is 0 if all are current, and 1 if not.
+    """
+    found = stale.find(folder)
+    if not found:
+        _fail(f"{folder} has no results file: make some with fast-lapsum bench.")
+    _print_table(stale.table(found))
+    _say(stale.summary(found))
+    if any(entry.state != sources.CURRENT for entry in found):
+        raise typer.Exit(1)
+
+
 def _settings(
     device: str | None,
     quick: bool,
@@ -230,7 +254,8 @@ def _run(
             continue
         for table in one.experiment.tables(record):
             _print_table(table)
-        _say(f"Results: {one.path}")
+        is_old = sources.known(record) is None
+        _say(f"Results: {one.path}" + (f", {sources.UNKNOWN}" if is_old else ""))
         failures.extend(
             f"{name}, {records.label(row['key'])}: {row['reason']}"
             for row in record["rows"]

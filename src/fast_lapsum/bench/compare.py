@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from rich.table import Table
 from rich.text import Text
 
-from . import records
+from . import records, sources
 from .experiment import Record
 from .records import ResultsError
 from .tables import milliseconds
@@ -92,7 +92,9 @@ def summary(found: list[Change], rows: int) -> str:
 
 
 def conditions(old: Record, new: Record) -> Iterator[tuple[str, str, str]]:
-    """What differs of settings and environment: name, old, new."""
+    """What differs of sources, environment and settings: name, old, new."""
+    if sources.mark(old) != sources.mark(new):
+        yield "sources", sources.mark(old), sources.mark(new)
     for part in ("environment", "settings"):
         for name in dict.fromkeys([*old[part], *new[part]]):
             one, other = old[part].get(name), new[part].get(name)
@@ -101,7 +103,7 @@ def conditions(old: Record, new: Record) -> Iterator[tuple[str, str, str]]:
 
 
 def conditions_table(title: str, old: Record, new: Record) -> Table | None:
-    """The differences of environment and settings; None where there are none."""
+    """The differences of sources, environment and settings; None where there are none."""
     rows = list(conditions(old, new))
     if not rows:
         return None

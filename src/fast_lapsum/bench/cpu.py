@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fast_lapsum import soft_topk
 
-from . import environment, memory, parity
+from . import environment, memory, parity, sources
 from .timing import Timing, measure
 
 TEMPERATURES = (1.0, 0.01)
@@ -80,6 +80,7 @@ def run(
         "quick": quick,
         "seconds": "per call, percentiles 20, 50 and 80",
         "environment": environment.describe(),
+        "sources": sources.describe("cpu", "cpu"),
         "cases": [_run_case(case, repeats, report) for case in cases],
     }
     largest, second = cases[0].shape[0], cases[1].shape[0]

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from . import environment, gpu_timing
+from . import environment, gpu_timing, sources
 from .gpu_bars import BUDGET_SHARE, CASES, QUICK_CASES, Case
 from .gpu_budget import budgets, check_budgets
 from .gpu_case import Report, draw, run_case, shortage, time_ours
@@ -73,6 +73,7 @@ def run(
         "max_n": max_n,
         "seconds": "per call, percentiles 20, 50 and 80; eager: wall time, else device time",
         "environment": environment.describe(),
+        "sources": sources.describe("gpu", "cuda"),
         "device": gpu_timing.describe(device),
         "failures": {},
         "cases": [],

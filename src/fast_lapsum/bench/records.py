@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from . import sources
 from .experiment import Case, Record, Settings
 
 FORMAT = "fast-lapsum results"
@@ -81,6 +82,7 @@ def new(experiment: str, settings: Settings, environment: dict[str, Any]) -> Rec
         "complete": False,
         "settings": settings._asdict(),
         "environment": environment,
+        "sources": sources.describe(experiment, settings.device),
         "rows": [],
     }
 
@@ -96,7 +98,7 @@ def continued(
             raise ResultsError(f"{path} holds the experiment {found}, not {experiment}.")
         differences = [
             *_differences(record["settings"], settings._asdict()),
-            *_differences(_lasting(record["environment"]), _lasting(environment)),
+            *changed(record, environment, sources.describe(experiment, settings.device)),
         ]
         if differences:
             listed = "; ".join(differences)
@@ -112,6 +114,24 @@ def continued(
         remedy = "It is left as it is: start over with --fresh, or name another file with --out."
         raise ResultsError(f"{error} {remedy}") from error
     return record
+
+
+def changed(record: Record, environment: dict[str, Any], here: dict[str, str]) -> list[str]:
+    """What of environment and sources is not as it was when the rows of a record were made.
+
+    Where a record knows its sources they are compared in place of the commit, which is another
+    after any change, and the same for all that is not committed.
+    """
+    old, new = _lasting(record["environment"]), _lasting(environment)
+    if "sources" not in record:
+        return _differences(old, new)
+    differences = _differences({**old, "commit": None}, {**new, "commit": None})
+    if record["sources"] != here:
+        differences.append(
+            f"the sources that its figures depend on were {sources.mark(record)}, are"
+            f" {here['hash']}"
+        )
+    return differences
 
 
 def _number(value: int | float) -> str:

@@ -27,8 +27,8 @@ def microseconds(seconds: float) -> str:
     return f"{seconds * 1e6:.3g} us" if seconds < 1e-3 else f"{seconds * 1e6:.0f} us"
 
 
-def environment_table(environment: dict[str, Any]) -> Table:
-    """Versions, hardware and the backend that a call takes."""
+def environment_table(environment: dict[str, Any], sources: str | None = None) -> Table:
+    """Versions, hardware and the backend that a call takes; the sources of a results file."""
     table = Table(title="fast-lapsum", show_header=False, title_justify="left")
     table.add_column(style="bold")
     table.add_column(overflow="fold")
@@ -36,6 +36,7 @@ def environment_table(environment: dict[str, Any]) -> Table:
     rows = {
         "version": environment["fast_lapsum"],
         "commit": environment["commit"] or "not in a git checkout",
+        **({} if sources is None else {"sources": sources}),
         "Python": environment["python"],
         "torch": environment["torch"],
         "triton": environment["triton"] or "not installed",

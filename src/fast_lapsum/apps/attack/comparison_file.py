@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import fast_lapsum
-from fast_lapsum.bench import environment
-from fast_lapsum.bench.records import PASSING
+from fast_lapsum.bench import environment, sources
+from fast_lapsum.bench.records import changed
 
 FORMAT = "fast-lapsum attack"
 VERSION = 1
@@ -21,14 +19,6 @@ FIXED = (
     *("model", "weights", "seconds", "gibibytes", "seed", "least_confidence", "each_once"),
     "device",
 )
-
-#: Parts of the package that no row depends on: they may change between two runs.
-_APART = (
-    "bench",
-    "apps/coder",
-    *(f"apps/attack/{name}.py" for name in ("commands", "figures", "tables", "tables_text")),
-)
-_SOURCES = (".py", ".cpp", ".hpp")
 
 Record = dict[str, Any]
 
@@ -51,28 +41,11 @@ def weights(model: str) -> str | None:
     return found.hexdigest()[:16]
 
 
-@cache
-def code() -> str:
-    """A mark of the installed sources that decide what a row says: another one, other code.
-
-    A commit says less: it is the same for all uncommitted changes, and a package installed without
-    its repository has none.
-    """
-    package = Path(fast_lapsum.__file__).parent
-    found = hashlib.sha256()
-    for path in sorted(package.rglob("*")):
-        name = path.relative_to(package)
-        if path.suffix in _SOURCES and not any(name.is_relative_to(part) for part in _APART):
-            found.update(
-                f"{name.as_posix()} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode()
-            )
-    return found.hexdigest()[:16]
-
-
 def started(path: Path, plan: dict[str, Any], fresh: bool) -> Record:
     """A new record, or the one in ``path`` if its rows belong to this plan."""
     settings = json.loads(json.dumps(plan))  # tuples become lists, as in the file
     here = environment.describe()
+    made_by = sources.describe("attack-bench", settings["device"])
     if fresh or not path.exists():
         return {
             "format": FORMAT,
@@ -80,7 +53,7 @@ def started(path: Path, plan: dict[str, Any], fresh: bool) -> Record:
             "complete": False,
             "settings": settings,
             "environment": here,
-            "code": code(),
+            "sources": made_by,
             "pictures": [],
             "rows": [],
         }
@@ -89,17 +62,10 @@ def started(path: Path, plan: dict[str, Any], fresh: bool) -> Record:
         f"{name} was {record['settings'].get(name)!r}, is {settings[name]!r}"
         for name in FIXED
         if record["settings"].get(name) != settings[name]
-    ] + [
-        f"{name} was {record['environment'].get(name)!r}, is {here[name]!r}"
-        for name in here
-        if name not in PASSING and record["environment"].get(name) != here[name]
     ]
-    if "code" not in record:
-        differences.append("it does not say by which code (files of earlier versions do not)")
-    elif record["code"] != code():
-        differences.append(
-            f"by other code (the mark of the sources was {record['code']}, is {code()})"
-        )
+    differences += changed(record, here, made_by)
+    if "sources" not in record:
+        differences.append("it does not say by which sources (files of earlier versions do not)")
     if differences:
         raise CompareError(
             f"{path} was made otherwise: {'; '.join(differences)}. Rows of both would mix: give"

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from torch import Tensor
 
-from fast_lapsum.bench import environment
+from fast_lapsum.bench import environment, sources
 from fast_lapsum.bench.display import LiveBar
 from fast_lapsum.bench.results import write_json
 
@@ -193,6 +193,7 @@ def _write(
         "profile": None if timed is None else timed.record(),
         "files": {},
         "environment": environment.describe(),
+        "sources": sources.describe("attack", str(classifier.device)),
     }
     job.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=job.out) as name:

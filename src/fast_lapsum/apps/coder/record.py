@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fast_lapsum.bench import environment
+from fast_lapsum.bench import environment, sources
 from fast_lapsum.bench.results import write_json
 
 from .bitstream import CoderError
@@ -60,6 +60,7 @@ def write(
             "format": FORMAT,
             "version": VERSION,
             "environment": environment.describe(),
+            "sources": sources.describe("encode", settings.device),
             "picture": {"name": picture.name, "width": width, "height": height, "planes": planes},
             "settings": {"target": target, **_asked(settings)},
             "bytes": outcome.size,

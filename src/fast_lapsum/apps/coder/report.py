@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from rich.console import Console
 
-from fast_lapsum.bench import environment
+from fast_lapsum.bench import environment, sources
 from fast_lapsum.bench.display import duration
 from fast_lapsum.bench.results import finished_file, write_json
 
@@ -86,14 +86,21 @@ class Results:
     def __init__(self, folder: Path, plan: Plan, fresh: bool) -> None:
         self.folder = folder
         self.path = folder / "results.json"
+        made_by = sources.describe("coder-report", plan.device)
         if self.path.exists() and not fresh:
-            self.record = self._read(plan)
+            self.record = self._read(plan, made_by)
         else:
-            self.record = {"format": FORMAT, "settings": asdict(plan), "pictures": {}, "rows": []}
+            self.record = {
+                "format": FORMAT,
+                "settings": asdict(plan),
+                "sources": made_by,
+                "pictures": {},
+                "rows": [],
+            }
         self._note_environment(environment.describe())
         self.record["codecs"] = codecs.versions()
 
-    def _read(self, plan: Plan) -> dict[str, Any]:
+    def _read(self, plan: Plan, made_by: dict[str, str]) -> dict[str, Any]:
         try:
             record: dict[str, Any] = json.loads(self.path.read_text())
             settings, _, _ = record["settings"], record["pictures"], record["rows"]
@@ -105,6 +112,12 @@ class Results:
             raise CoderError(
                 f"{self.path}: has settings {settings}, asked for {asdict(plan)}; --fresh starts"
                 " over"
+            )
+        # A file from before there were sources stays without: nobody knows those of its rows.
+        if record.get("sources", made_by) != made_by:
+            raise CoderError(
+                f"{self.path}: the sources that its rows depend on were {sources.mark(record)}, are"
+                f" {made_by['hash']}, and rows of both would mix; --fresh starts over"
             )
         for row in record["rows"]:
             row["method"] = _OLD_NAMES.get(row["method"], row["method"])

@@ -14,7 +14,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from .. import tables
+from .. import sources, tables
 from ..experiment import Experiment, Record
 from ..paper import MACHINE
 from . import html_tables
@@ -129,7 +129,8 @@ def _device(
         parts.append(
             f'<h3 id="{device.slug}-shapes">Times by shape</h3>'
             "<p>From the separate benchmark of this package on this device, which also measures "
-            f"the copy rate behind the memory floor.</p>{html_tables.terminal_table(summary)}"
+            "the copy rate behind the memory floor. Its state: "
+            f"{sources.state(device.timings)}.</p>{html_tables.terminal_table(summary)}"
         )
     return f"<section>{''.join(parts)}</section>"
 
@@ -196,14 +197,18 @@ def inline(svg: str, name: str) -> str:
 
 
 def _environment(device: Device) -> list[tuple[str, str]]:
-    """The environment of all records; where they differ, every value with what it belongs to."""
+    """Environment and sources of all records; where they differ, each value with its owners."""
     records = device.records or {"shapes": device.timings or {}}
-    names = dict.fromkeys(name for record in records.values() for name in record["environment"])
+    told = {
+        experiment: {**record["environment"], "sources": sources.state(record)}
+        for experiment, record in records.items()
+    }
+    names = dict.fromkeys(name for parts in told.values() for name in parts)
     pairs = []
     for name in names:
         found: dict[str, list[str]] = {}
-        for experiment, record in records.items():
-            text = _text(record["environment"].get(name))
+        for experiment, parts in told.items():
+            text = _text(parts.get(name))
             found.setdefault(text, []).append(experiment)
         value = "; ".join(
             text if len(found) == 1 else f"{text} ({', '.join(owners)})"

@@ -1,0 +1,211 @@
+"""Which files of the package the figures of a results file depend on, and a hash of them.
+
+A commit says less: it changes with every line of documentation, it is the same for all uncommitted
+changes, and a package installed without its repository has none. With the hash one can tell later
+whether a figure is still true of the code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+PACKAGE = Path(__file__).resolve().parents[1]
+
+CURRENT = "current"
+STALE = "stale"
+#: Of files from before they had a hash.
+UNKNOWN = "sources unknown"
+
+#: Files by their paths below the package; * and ? stand for parts of a name.
+Globs = tuple[str, ...]
+
+
+class Needs(NamedTuple):
+    """What figures depend on: wherever they are measured, and on one kind of device alone."""
+
+    always: Globs
+    cpu: Globs = ()
+    cuda: Globs = ()
+
+    def on(self, device: str) -> Globs:
+        """All of it for figures measured on ``device``."""
+        return (*self.always, *{"cpu": self.cpu, "cuda": self.cuda}.get(device, ()))
+
+
+def _in(folder: str, *names: str) -> Globs:
+    return tuple(f"{folder}/{name}.py" for name in names)
+
+
+#: A part of every kind. Plain torch (solvers) is what a call takes where there is no kernel, and
+#: what some solvers are on any device.
+OPERATOR = Needs(
+    (
+        "functional.py",
+        "_arguments.py",
+        "_autograd.py",
+        "_derivatives.py",
+        "_layout.py",
+        "_ops.py",
+        "solvers/*.py",
+    ),
+    cpu=("cpu/*.py", "cpu/*.?pp"),
+    cuda=("triton/*.py",),
+)
+
+#: Which cases are tried, under which limits of time and memory.
+_SUITE = _in("bench", "experiment", "process", "runner", "worker")
+_CLOCK = ("bench/timing.py", "bench/experiments/clock.py")
+#: One row of normal scores for every method.
+_METHODS = (
+    "bench/methods.py",
+    "bench/peers/*.py",
+    *_in("bench/experiments", "inputs", "selection"),
+)
+#: The stages of the ablation, the sorting ones in plain torch or as kernels of their own.
+_STAGES = ("bench/experiments/variants.py", *_in("bench/peers", "bisection", "protocol"))
+_TORCH_STAGES = _in("bench/peers", "implicit", "official_lapsum")
+_TRITON_STAGES = ("bench/scan_kernels.py",)
+#: The problems of the grids are those of the paper's tables.
+_GRID = (*_SUITE, *_CLOCK, *_STAGES, "bench/paper.py", "bench/experiments/grids.py")
+
+_CODER = _in(
+    "apps/coder",
+    *("assemble", "averages", "bands", "best", "bitstream", "blocks", "code", "colour"),
+    *("container", "contexts", "dictionary", "encode", "finish", "fit_best", "models", "picture"),
+    *("plain", "prices", "pyramid", "rate", "settings", "train", "wavelet"),
+)
+_ATTACK = (
+    *_in(
+        "apps/attack",
+        *("classifiers", "dense", "hard_support", "measures", "memory", "methods"),
+        *("order_statistic", "ours", "paper", "pictures", "protocol", "proximal", "race"),
+        *("resizing", "rows"),
+    ),
+    "apps/attack/baselines/*.py",
+)
+
+#: Every kind of results file, by the command that writes it. What only prints, draws or reads
+#: options is not here: a table of another layout makes no figure stale.
+KINDS: dict[str, Needs] = {
+    "cpu": Needs(("reference.py", *_in("bench", "cpu", "memory", "parity", "timing"))),
+    "gpu": Needs(
+        (
+            *_in("bench", "gpu", "gpu_bars", "gpu_budget", "gpu_case", "gpu_overhead"),
+            *_in("bench", "gpu_parity", "gpu_timing", "parity", "timing"),
+            *_in("bench/peers", "dftopk", "protocol"),
+        )
+    ),
+    "large-n": Needs(
+        (
+            *_SUITE,
+            *_CLOCK,
+            "bench/methods.py",
+            *_in("bench/experiments", "large_n", "inputs", "selection"),
+        )
+    ),
+    "operators": Needs((*_SUITE, *_CLOCK, *_METHODS, "bench/experiments/operators.py")),
+    "budget": Needs((*_SUITE, *_METHODS, "bench/experiments/budget.py")),
+    "robustness": Needs(
+        (*_SUITE, *_in("bench/experiments", "robustness", "distributions", "samplers")),
+        cuda=("bench/gpu_sampler.py",),
+    ),
+    "forward": Needs((*_GRID, "bench/experiments/forward.py"), _TORCH_STAGES, _TRITON_STAGES),
+    "backward": Needs((*_GRID, "bench/experiments/backward.py"), _TORCH_STAGES, _TRITON_STAGES),
+    "ablation": Needs(
+        (*_SUITE, *_CLOCK, *_STAGES, "bench/experiments/ablation.py"),
+        _TORCH_STAGES,
+        _TRITON_STAGES,
+    ),
+    "gradcheck": Needs((*_SUITE, "bench/paper.py", "bench/experiments/gradcheck.py")),
+    "dftopk": Needs((*_SUITE, *_CLOCK, *_METHODS, "bench/experiments/dftopk.py")),
+    "encode": Needs((*_CODER, *_in("apps/coder", "commands", "record"))),
+    "coder-report": Needs(
+        (*_CODER, *_in("apps/coder", "codecs", "quality", "report", "untrained"))
+    ),
+    "attack": Needs((*_ATTACK, *_in("apps/attack", "picture_run", "profile"))),
+    "attack-bench": Needs((*_ATTACK, *_in("apps/attack", "compare", "workers"))),
+}
+
+#: All other files. A test asks that every file is here or in a kind, so that a new one is placed.
+NO_FIGURE: Globs = (
+    "__init__.py",
+    "cli.py",
+    "nn.py",
+    *_in("bench", "__init__", "commands", "compare", "demo", "display", "environment"),
+    *_in("bench", "gpu_tables", "options", "plots", "records", "results", "sources", "stale"),
+    "bench/tables.py",
+    *_in("bench/experiments", "__init__", "rendering"),
+    "bench/report/*.py",
+    *_in("apps", "__init__", "coder_options", "coder_report", "commands"),
+    *_in("apps/coder", "__init__", "figure", "report_figures", "report_text", "study"),
+    *_in("apps/attack", "__init__", "bench_run", "commands", "comparison_file", "figures"),
+    *_in("apps/attack", "tables", "tables_text"),
+)
+
+
+def files(kind: str, device: str, package: Path = PACKAGE) -> list[str]:
+    """The files that figures of a kind, measured on a device, depend on, in order.
+
+    >>> ["cpu/lapsum.cpp" in files("gradcheck", device) for device in ("cpu", "cuda:0")]
+    [True, False]
+    """
+    where = device.partition(":")[0]
+    globs = (*OPERATOR.on(where), *KINDS[kind].on(where))
+    return sorted(
+        {path.relative_to(package).as_posix() for glob in globs for path in package.glob(glob)}
+    )
+
+
+def describe(kind: str, device: str, package: Path = PACKAGE) -> dict[str, str]:
+    """What a results file says of its sources: kind, device ("cuda:0" is "cuda") and hash.
+
+    >>> sorted(describe("gradcheck", "cpu"))
+    ['device', 'hash', 'kind']
+    """
+    found = hashlib.sha256()
+    for name in files(kind, device, package):
+        # A checkout on Windows may have other ends of lines.
+        content = (package / name).read_bytes().replace(b"\r\n", b"\n")
+        found.update(f"{name} {hashlib.sha256(content).hexdigest()}\n".encode())
+    return {"kind": kind, "device": device.partition(":")[0], "hash": found.hexdigest()[:16]}
+
+
+def known(record: dict[str, Any]) -> dict[str, str] | None:
+    """What a record says of its sources; None for an old one."""
+    found = record.get("sources")
+    if isinstance(found, dict) and all(
+        isinstance(found.get(name), str) for name in ("kind", "device", "hash")
+    ):
+        return found
+    return None
+
+
+def state(record: dict[str, Any]) -> str:
+    """Whether a record's figures are those of the code that is here.
+
+    >>> state({"sources": describe("gradcheck", "cpu")}), state({})
+    ('current', 'sources unknown')
+    """
+    found = known(record)
+    if found is None:
+        return UNKNOWN
+    if found["kind"] not in KINDS:  # of another version: what it depends on is not here
+        return STALE
+    return CURRENT if found == describe(found["kind"], found["device"]) else STALE
+
+
+def mark(record: dict[str, Any]) -> str:
+    """The hash of a record's sources, or that they are unknown."""
+    found = known(record)
+    return UNKNOWN if found is None else found["hash"]
+
+
+def summary(record: dict[str, Any]) -> str:
+    """Hash and state of a record's sources.
+
+    >>> summary({})
+    'sources unknown'
+    """
+    return UNKNOWN if known(record) is None else f"{mark(record)}, {state(record)}"

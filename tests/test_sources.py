@@ -1,0 +1,310 @@
+"""Results files know their sources: what is hashed, what is not, and which files are stale."""
+
+from __future__ import annotations
+
+import ast
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from fast_lapsum import cli
+from fast_lapsum.apps.attack import comparison_file
+from fast_lapsum.bench import compare, records, sources, stale
+from fast_lapsum.bench.experiments import EXPERIMENTS, NAMES
+from fast_lapsum.bench.report.load import load
+from fast_lapsum.bench.sources import CURRENT, KINDS, NO_FIGURE, OPERATOR, PACKAGE, STALE, UNKNOWN
+
+DEVICES = ("cpu", "cuda")
+RESULTS = Path(__file__).parents[1] / "results"
+committed = pytest.mark.skipif(not RESULTS.is_dir(), reason="no results in this copy")
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """The package's sources, to be changed."""
+    return Path(
+        shutil.copytree(
+            PACKAGE, tmp_path / "package", ignore=shutil.ignore_patterns("__pycache__", "_lapsum.*")
+        )
+    )
+
+
+def test_the_same_tree_has_the_same_hash_wherever_it_lies(tree: Path) -> None:
+    for kind in KINDS:
+        for device in DEVICES:
+            assert sources.describe(kind, device, tree) == sources.describe(kind, device)
+    hashes = {sources.describe(kind, device)["hash"] for kind in NAMES for device in DEVICES}
+    assert len(hashes) == 2 * len(NAMES)
+
+
+def test_the_ends_of_lines_say_nothing(tree: Path) -> None:
+    before = sources.describe("cpu", "cpu", tree)
+    for name in ("functional.py", "cpu/lapsum.cpp"):
+        path = tree / name
+        path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    assert sources.describe("cpu", "cpu", tree) == before
+
+
+def test_the_second_gpu_is_a_gpu() -> None:
+    assert sources.describe("operators", "cuda:1") == sources.describe("operators", "cuda")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "device", "matters"),
+    [
+        ("functional.py", "gpu", "cuda", True),
+        ("_autograd.py", "encode", "cpu", True),
+        ("solvers/two_exponential.py", "gradcheck", "cuda", True),
+        ("cpu/solve.hpp", "cpu", "cpu", True),
+        ("cpu/lapsum.cpp", "operators", "cpu", True),
+        ("cpu/lapsum.cpp", "operators", "cuda", False),
+        ("cpu/kernel.py", "attack", "cuda", False),
+        ("triton/solve.py", "gpu", "cuda", True),
+        ("triton/solve.py", "attack", "cuda", True),
+        ("triton/solve.py", "cpu", "cpu", False),
+        ("triton/loader.py", "coder-report", "cpu", False),
+        ("bench/scan_kernels.py", "ablation", "cuda", True),
+        ("bench/scan_kernels.py", "ablation", "cpu", False),
+        ("bench/gpu_sampler.py", "robustness", "cuda", True),
+        ("bench/peers/lml.py", "operators", "cpu", True),
+        ("bench/peers/lml.py", "gradcheck", "cpu", False),
+        ("bench/experiments/operators.py", "operators", "cpu", True),
+        ("bench/experiments/operators.py", "dftopk", "cpu", False),
+        ("bench/experiments/rendering.py", "operators", "cpu", False),
+        ("bench/report/figures.py", "operators", "cpu", False),
+        ("bench/options.py", "cpu", "cpu", False),
+        ("bench/tables.py", "gpu", "cuda", False),
+        ("apps/coder/wavelet.py", "encode", "cuda", True),
+        ("apps/coder/quality.py", "encode", "cuda", False),
+        ("apps/coder/quality.py", "coder-report", "cuda", True),
+        ("apps/coder/report_text.py", "coder-report", "cpu", False),
+        ("apps/attack/ours.py", "attack-bench", "cpu", True),
+        ("apps/attack/profile.py", "attack", "cpu", True),
+        ("apps/attack/tables.py", "attack-bench", "cpu", False),
+        ("apps/attack/ours.py", "encode", "cpu", False),
+        ("nn.py", "operators", "cpu", False),
+    ],
+)
+def test_one_byte_changes_the_hash_of_what_depends_on_it(
+    name: str, kind: str, device: str, matters: bool, tree: Path
+) -> None:
+    before = sources.describe(kind, device, tree)
+    content = (tree / name).read_bytes()
+    (tree / name).write_bytes(content[:-1] + b" ")
+    assert (sources.describe(kind, device, tree) != before) == matters
+
+
+def test_a_name_is_a_part_of_the_hash(tree: Path) -> None:
+    before = sources.describe("cpu", "cpu", tree)
+    (tree / "solvers/bisect.py").rename(tree / "solvers/halving.py")
+    assert sources.describe("cpu", "cpu", tree) != before
+
+
+def globs() -> Iterator[str]:
+    yield from NO_FIGURE
+    for needs in (OPERATOR, *KINDS.values()):
+        for part in needs:
+            yield from part
+
+
+@pytest.mark.parametrize("glob", sorted(set(globs())))
+def test_every_glob_finds_a_file(glob: str) -> None:
+    assert [path for path in PACKAGE.glob(glob) if path.is_file()]
+
+
+def apart() -> set[str]:
+    return {
+        path.relative_to(PACKAGE).as_posix() for glob in NO_FIGURE for path in PACKAGE.glob(glob)
+    }
+
+
+def test_every_file_has_its_place() -> None:
+    """A new file belongs into the table of ``bench/sources.py``, or among those of no figure."""
+    placed = {name for kind in KINDS for device in DEVICES for name in sources.files(kind, device)}
+    every = {
+        path.relative_to(PACKAGE).as_posix()
+        for pattern in ("*.py", "*.?pp")
+        for path in PACKAGE.rglob(pattern)
+    }
+    assert every - placed - apart() == set()
+    assert placed & apart() == set()
+
+
+def test_every_experiment_is_a_kind() -> None:
+    assert set(NAMES) <= set(KINDS)
+
+
+def imported(name: str) -> set[str]:
+    """The files of the package that one of them imports, anywhere in it."""
+    found = set()
+    for node in ast.walk(ast.parse((PACKAGE / name).read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.ImportFrom):
+            continue
+        module = node.module.split(".") if node.module else []
+        if node.level:
+            start = PACKAGE / name
+            for _ in range(node.level):
+                start = start.parent
+        elif module[0] == PACKAGE.name:
+            start, module = PACKAGE, module[1:]
+        else:
+            continue
+        base = start.joinpath(*module)
+        for alias in node.names:
+            for path in (base / f"{alias.name}.py", base / alias.name / "__init__.py"):
+                if path.is_file():
+                    found.add(path.relative_to(PACKAGE).as_posix())
+        if base.with_suffix(".py").is_file():
+            found.add(base.with_suffix(".py").relative_to(PACKAGE).as_posix())
+    return found
+
+
+#: What a file imports, and its figures do not depend on.
+HARMLESS = {
+    # The paper's numbers are shown beside ours.
+    *(
+        (f"bench/experiments/{name}.py", "bench/paper.py")
+        for name in ("ablation", "budget", "dftopk", "large_n", "operators", "robustness")
+    ),
+    ("bench/experiments/robustness.py", "bench/experiments/budget.py"),
+    # An exception's class, types, constants and lists of names.
+    ("bench/experiments/robustness.py", "bench/experiments/selection.py"),
+    ("bench/experiments/variants.py", "bench/experiments/selection.py"),
+    ("bench/experiments/selection.py", "bench/peers/protocol.py"),
+    ("bench/methods.py", "bench/peers/__init__.py"),
+    ("bench/methods.py", "bench/peers/protocol.py"),
+    ("bench/parity.py", "reference.py"),
+    # Which message of a failure is about memory.
+    ("apps/attack/memory.py", "bench/worker.py"),
+}
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_what_a_file_imports_is_of_its_kind(kind: str) -> None:
+    """Or of the other kind of device, or of no figure, or harmless: else the table lacks it."""
+    every = {name for device in DEVICES for name in sources.files(kind, device)}
+    for name in every:
+        if name.endswith(".py"):
+            for other in imported(name) - every - apart():
+                assert (name, other) in HARMLESS
+
+
+def test_states() -> None:
+    now = sources.describe("gradcheck", "cpu")
+    assert sources.state({"sources": now}) == CURRENT
+    assert sources.summary({"sources": now}) == f"{now['hash']}, current"
+    assert sources.state({"sources": {**now, "hash": "0" * 16}}) == STALE
+    assert sources.state({"sources": {**now, "device": "cuda"}}) == STALE
+    assert sources.state({"sources": {**now, "kind": "of a later version"}}) == STALE
+    for odd in ({}, {"sources": None}, {"sources": "abc"}, {"sources": {"hash": "abc"}}):
+        assert sources.state(odd) == sources.mark(odd) == sources.summary(odd) == UNKNOWN
+
+
+def write(path: Path, **parts: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"environment": {"commit": "c0ffee" * 6 + "+changes"}, **parts}))
+
+
+def invoke(*arguments: object) -> Result:
+    environment = {"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
+    words = ["bench", "stale", *map(str, arguments)]
+    return CliRunner(env=environment).invoke(cli.app, words)
+
+
+def test_all_current_is_exit_code_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = sources.describe("operators", "cuda")
+    write(tmp_path / "results/cuda/operators.json", sources=now)
+    (tmp_path / "results/.operators-1.unfinished.json").write_text('{"for')
+    (tmp_path / "results/foreign.json").write_text('{"version": 3, "sources": ["a.ts"]}')
+    (tmp_path / "results/list.json").write_text("[]")
+    monkeypatch.chdir(tmp_path)
+    result = invoke()
+    assert result.exit_code == 0, result.output
+    assert "results/cuda/operators.json" in result.stdout
+    assert "c0ffeec0ffee+changes" in result.stdout
+    assert "1 results file: 1 current" in result.stdout
+    for name in ("unfinished", "foreign", "list.json"):
+        assert name not in result.stdout
+
+
+def test_one_that_is_not_current_is_exit_code_1(tmp_path: Path) -> None:
+    now = sources.describe("cpu", "cpu")
+    write(tmp_path / "cpu.json", sources=now, created="2026-11-15T12:04:53+00:00")
+    write(tmp_path / "gpu.json", sources={"kind": "gpu", "device": "cuda", "hash": "0" * 16})
+    write(tmp_path / "old/gpu.json", benchmark="gpu")
+    (tmp_path / "old/cut.json").write_text('{"benchmark"')
+    result = invoke(tmp_path)
+    assert result.exit_code == 1
+    assert "4 results files: 1 current, 1 stale, 1 damaged, 1 sources unknown" in result.stdout
+    assert {(entry.path.name, entry.kind, entry.state) for entry in stale.find(tmp_path)} == {
+        ("cpu.json", "cpu", CURRENT),
+        ("gpu.json", "gpu", STALE),
+        ("gpu.json", "gpu", UNKNOWN),
+        ("cut.json", "", stale.DAMAGED),
+    }
+    assert "2026-11-15" in result.stdout
+
+
+def test_no_results_and_no_folder_are_no_success(tmp_path: Path) -> None:
+    result = invoke(tmp_path)
+    assert result.exit_code == 1
+    assert "has no results file" in result.stderr
+    assert invoke(tmp_path / "nowhere").exit_code == 2
+
+
+def test_help_says_what_the_states_and_the_exit_codes_are() -> None:
+    text = " ".join(invoke("--help").stdout.split())
+    for part in ("current", "stale", "unknown", "The exit code is 0 if all are current", "results"):
+        assert part in text
+
+
+@pytest.fixture
+def old_results(tmp_path: Path) -> Path:
+    """The committed results as they were before they knew their sources."""
+    for path in RESULTS.rglob("*.json"):
+        record = json.loads(path.read_text())
+        record.pop("sources", None)
+        target = tmp_path / path.relative_to(RESULTS)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(json.dumps(record))
+    return tmp_path
+
+
+@committed
+def test_old_files_are_listed_as_sources_unknown(old_results: Path) -> None:
+    entries = stale.find(old_results)
+    assert len(entries) == len(list(old_results.rglob("*.json"))) > 20
+    assert {entry.state for entry in entries} == {UNKNOWN}
+    assert (
+        {"cpu", "gpu", "encode", "attack-bench"} < {entry.kind for entry in entries} <= set(KINDS)
+    )
+    assert invoke(old_results).exit_code == 1
+
+
+@committed
+def test_old_files_load_and_are_shown(old_results: Path) -> None:
+    pytest.importorskip("matplotlib", reason="the page needs the extra [bench]")
+    from fast_lapsum.bench.report import page
+
+    for path in old_results.glob("c*/*.json"):
+        if path.parent.name in DEVICES:
+            record = records.read(path)
+            assert EXPERIMENTS[record["experiment"]].tables(record)
+    found = load([old_results])
+    assert [device.kind for device in found] == ["cpu", "cuda"]
+    text = page.render(found, EXPERIMENTS, {})
+    assert text.count(f"<td>{UNKNOWN}</td>") == 2
+    assert f"Its state: {UNKNOWN}." in text
+    assert comparison_file.read(old_results / "attack/results.json")["rows"]
+
+
+def test_a_comparison_names_the_sources_that_differ() -> None:
+    old: dict[str, Any] = {"environment": {}, "settings": {}}
+    new = {**old, "sources": {"kind": "cpu", "device": "cpu", "hash": "abc"}}
+    assert list(compare.conditions(old, new)) == [("sources", UNKNOWN, "abc")]
+    assert list(compare.conditions(old, old)) == list(compare.conditions(new, new)) == []
