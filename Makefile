@@ -16,8 +16,8 @@ PYTHON ?= $(firstword $(foreach name,python3 python3.14 python3.13 python3.12 py
   $(shell $(name) -c 'import sys, venv, ensurepip; print("$(name)" * (sys.version_info >= (3, 10)))' 2>/dev/null)))
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo lint test test-slow test-gpu test-gpu-sanitizer bench-cpu bench-gpu \
-  bench-all report clean
+.PHONY: help install demo lint test test-slow test-gpu test-gpu-sanitizer hunt hunt-gpu bench-cpu \
+  bench-gpu bench-all report clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,7 +41,8 @@ lint: $(INSTALLED) ## ruff and mypy
 
 # Triton decides on import whether it interprets kernels, hence a process of its own. Where there
 # is no Triton nothing is collected, which pytest reports by 5.
-INTERPRET := TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/test_triton_interpreted.py tests/test_triton_rounds.py
+INTERPRET := TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/test_triton_interpreted.py tests/test_triton_rounds.py \
+  tests/test_triton_hunt.py
 
 # Interpreted kernels run on one core; the other tests are beside them, and their output comes last.
 test: lint ## lint, doctests and every test not marked slow
@@ -66,6 +67,20 @@ test-gpu-sanitizer: ## every GPU kernel under compute-sanitizer
 	for tool in memcheck racecheck initcheck; do echo "$$tool:"; \
 	  PYTORCH_NO_CUDA_MEMORY_CACHING=1 PYTHONPATH=src compute-sanitizer --tool $$tool \
 	  --error-exitcode 1 $(GPU_PYTHON) tests/gpu/sanitizer_workload.py || exit 1; done
+
+# Rows, seed and all else that `python -m hunting --help` lists: make hunt ROWS=10000000 SEED=1
+# HUNT="--solver bisect --record results/hunt/bisect.json"
+ROWS = 1000000
+LONG_ROWS = 1000
+SEED = 0
+HUNT =
+HUNTING = -m hunting --rows $(ROWS) --long-rows $(LONG_ROWS) --seed $(SEED) $(HUNT)
+
+hunt: $(INSTALLED) ## look for wrong rows, with the CPU kernel or HUNT="--solver NAME"
+	PYTHONPATH=tests $(BIN)/python $(HUNTING)
+
+hunt-gpu: ## the same on a GPU, with the python3 and torch of this machine
+	PYTHONPATH=src:tests $(GPU_PYTHON) $(HUNTING) --device cuda
 
 bench-cpu: $(INSTALLED) ## the CPU benchmark, into results/cpu.json
 	$(BIN)/fast-lapsum bench cpu

@@ -205,3 +205,13 @@ def test_huge_rows_compile(record: Callable[..., list[Launch]]) -> None:
     for what in record((2, 2**31 + 1024), torch.bfloat16):
         assert "i64" in dict(what.signature).values()
         _compile(what, 90)
+
+
+@pytest.mark.parametrize(("n", "fuses"), [(8, False), (32, False), (33, True), (4096, True)])
+def test_threads_that_hold_one_score_do_not_fuse(
+    record: Callable[..., list[Launch]], n: int, fuses: bool
+) -> None:
+    """A fused product would give each thread of a warp a sum, and so a way, of its own."""
+    launches = record((2, n), torch.float32)
+    assert {what.kernel for what in launches} == {"rows_forward", "rows_backward"}
+    assert all(dict(what.options)["enable_fp_fusion"] is fuses for what in launches)

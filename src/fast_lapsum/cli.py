@@ -189,6 +189,10 @@ def bench_gpu(
     quick: Annotated[
         bool, typer.Option("--quick", help="Tiny shapes, to try the benchmark itself.")
     ] = False,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help=f"A part of it: {', '.join(gpu.SECTIONS)}. May be given several times."),
+    ] = None,
 ) -> None:
     """Time soft_topk on this GPU beside a copy, torch.softmax, torch.topk and torch.sort.
 
@@ -197,6 +201,10 @@ def bench_gpu(
     is written after every shape.
     """
     errors = Console(stderr=True)
+    for name in only or ():
+        if name not in gpu.SECTIONS:
+            expected = ", ".join(gpu.SECTIONS)
+            raise typer.BadParameter(f"'{name}' is none of: {expected}.", param_hint="--only")
     if not torch.cuda.is_available():
         errors.print("[bold red]No GPU:[/] torch finds no CUDA device; there is bench cpu.")
         raise typer.Exit(1)
@@ -220,6 +228,7 @@ def bench_gpu(
             repeats=repeats,
             max_n=max_n,
             quick=quick,
+            only=only or gpu.SECTIONS,
             report=lambda step: progress.update(task, description=step),
             save=lambda record: write_json(out, record),
             advance=advance,

@@ -7,7 +7,7 @@ after every part, so that a run that is cut off leaves what it has.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from datetime import datetime, timezone
 from typing import Any
 
@@ -29,6 +29,9 @@ HALF_SIZE = 100_000_000
 HALF_GAIN = 1.6
 GRID_SHAPES = ((1_000_000,), (256, 4096), (64, 65536), (10_000_000,))
 
+#: What a run is made of.
+SECTIONS = ("cases", "overhead", "half", "sweeps", "budgets")
+
 #: The same run on shapes so small that the figures mean nothing.
 QUICK_SWEEP_SIZES = (20_000,)
 QUICK_HALF_SIZE = 20_000
@@ -48,6 +51,7 @@ def run(
     repeats: int = 15,
     max_n: int | None = None,
     quick: bool = False,
+    only: Collection[str] = SECTIONS,
     report: Report = lambda step: None,
     save: Save = lambda record: None,
     advance: Advance = lambda name, done, total: None,
@@ -61,6 +65,7 @@ def run(
         repeats: graph replays per timing.
         max_n: shapes with more scores are left out.
         quick: tiny shapes.
+        only: which of the ``SECTIONS`` to measure.
         report: hears what is being done.
         save: gets the record after every part; ``complete`` says whether it was the last.
         advance: hears of every part that is done.
@@ -71,6 +76,7 @@ def run(
         "complete": False,
         "quick": quick,
         "max_n": max_n,
+        "sections": [name for name in SECTIONS if name in only],
         "seconds": "per call, percentiles 20, 50 and 80; eager: wall time, else device time",
         "environment": environment.describe(),
         "sources": sources.describe("gpu", "cuda"),
@@ -85,7 +91,9 @@ def run(
     report("copy bandwidth")
     size = QUICK_COPY_BYTES if quick else gpu_timing.COPY_BYTES
     record["copy"] = gpu_timing.copy_bandwidth(device, repeats, size)
-    parts = list(_parts(record, device, repeats, max_n, quick, report))
+    parts = [
+        part for part in _parts(record, device, repeats, max_n, quick, report) if part[0] in only
+    ]
     for done, (section, name, part) in enumerate(parts, start=1):
         try:
             found = part()

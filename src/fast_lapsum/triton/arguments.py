@@ -65,10 +65,19 @@ def pair(number: float) -> tuple[float, float]:
 
 
 def fitting(values: Tensor | None, number: float, scores: Tensor) -> tuple[Tensor | None, float]:
-    """Numbers that two float32 cannot hold become a tensor."""
-    if values is None and number and not 1e-25 < abs(number) < 1e38:
+    """Numbers that two float32 cannot hold become a tensor: float64 rows use all their digits."""
+    if values is None and not _fits_two_floats(number):
         return scores.new_full((), number).expand(scores.shape[:-1]), 0.0
     return values, number
+
+
+def _fits_two_floats(number: float) -> bool:
+    if not abs(number) < 1e38:
+        return False
+    hi, rest = pair(number)
+    (lo,) = struct.unpack("f", struct.pack("f", rest))
+    # A denormal is 0 to the kernels.
+    return hi + lo == number and all(not x or abs(x) > 2.0**-126 for x in (hi, lo))
 
 
 def view(tensor: Tensor | None, offset: int) -> Tensor | None:

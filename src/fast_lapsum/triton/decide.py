@@ -125,6 +125,7 @@ def after_statistics(
         upper = tl.where((not rising) & (at > 0), b, near_above)
         end = tl.where(rising, upper, lower)
         before_end = tl.where(rising, step <= end - b, step >= end - b)
+        before_end = before_end & (tl.abs(step) < float("inf"))
         nothing_between = tl.where(rising, end >= right, end <= left)
         in_gap = (count_excess == 0) & (tl.where(rising, higher, below) == 0)
         between = before_end | nothing_between | in_gap

@@ -29,6 +29,7 @@ from .table import (
     ROW_WARPS_BACKWARD,
     ROWS_AT_ONCE,
     Streaming,
+    row_options,
     streaming,
 )
 
@@ -146,7 +147,7 @@ def forward(
                     PADDED=n != block,
                     BLOCK=block,
                     COMPUTE=compute,
-                    num_warps=_warps(ROW_WARPS, block),
+                    **row_options(ROW_WARPS, block),
                     maxnreg=ROW_REGISTERS,
                 )
                 if key is not None:
@@ -280,7 +281,7 @@ def backward(
                     LARGEST=largest,
                     BLOCK=block,
                     COMPUTE=compute,
-                    num_warps=_warps(ROW_WARPS_BACKWARD, block),
+                    **row_options(ROW_WARPS_BACKWARD, block),
                 )
                 if key is not None:
                     relaunch.keep(key, launched)
@@ -359,7 +360,3 @@ def backward(
     if not per_row:
         return out, None, None
     return out, d_rows[0], d_rows[1]
-
-
-def _warps(table: tuple[tuple[int, int], ...], block: int) -> int:
-    return next(warps for longest, warps in table if block <= longest)

@@ -22,8 +22,8 @@ def _add_tiles(a0, a1, a2, a3, a4, a5, b0, b1, b2, b3, b4, b5):
 
 
 @triton.jit
-def _add_equal(a0, a1, b0, b1):
-    return a0 + b0, tl.maximum(a1, b1)
+def _add_strictly(a0, a1, a2, b0, b1, b2):
+    return a0 + b0, a1 + b1, tl.maximum(a2, b2)
 
 
 @triton.jit
@@ -161,8 +161,11 @@ def _pass_terms(r, b, inverse, HOLDS: tl.constexpr, COMPUTE: tl.constexpr):
 
 
 @triton.jit
-def _equal_terms(r, b, COMPUTE: tl.constexpr):
-    return (r == b).to(COMPUTE), tl.where(r < b, r, float("-inf"))
+def _strict_terms(r, b, inverse, HOLDS: tl.constexpr, COMPUTE: tl.constexpr):
+    is_below = r < b
+    e = _as_addends(decay(r - b, inverse), HOLDS, COMPUTE)
+    below = tl.where(is_below, r, float("-inf"))
+    return (r == b).to(COMPUTE), tl.where(is_below, e, 0), below
 
 
 @triton.jit
@@ -180,23 +183,27 @@ def measure(
     ``source`` is (scores in registers, scores, mask, n, stride, mask stride). It HOLDS a "row" or a
     "band" in registers, or a row is to be read from "memory", or the "lists" of a band: then it is
     (-, the lists, their lengths, LISTS times the longest, from list to list, from length to next).
-    Equal scores show as a nearest score that is b itself, and are counted only then.
+    Equal scores show as a nearest score that is b itself. Only then are they counted, and S< is
+    taken anew without them: it may be 1e-8 beside their ones, which a sum of both would round away.
     """
     r, _, _, n, _, _ = source
     if (HOLDS == "row") | (HOLDS == "band"):
         above, below_sum, above_sum, nearest_below, nearest_above = tl.reduce(
             _pass_terms(r, b, inverse, HOLDS, COMPUTE), 0, _add_pass
         )
+        at = 0.0 * above
+        if nearest_below == b:
+            at, below_sum, nearest_below = tl.reduce(
+                _strict_terms(r, b, inverse, HOLDS, COMPUTE), 0, _add_strictly
+            )
         if (HOLDS == "band") & (COMPUTE == tl.float64):
+            # An equal score has no remainder.
             rest_below, rest_above = tl.reduce(_pass_rests(r, b, inverse, HOLDS), 0, _add_rests)
             sum_below = _with_remainders(below_sum, rest_below, HOLDS)
             sum_above = _with_remainders(above_sum, rest_above, HOLDS)
         else:
             sum_below = _as_sum(below_sum, HOLDS)
             sum_above = _as_sum(above_sum, HOLDS)
-        at = 0.0 * above
-        if nearest_below == b:
-            at, nearest_below = tl.reduce(_equal_terms(r, b, COMPUTE), 0, _add_equal)
     else:
         # Added up lane by lane: the lanes are for the end.
         numbers = tl.zeros((BLOCK,), tl.int32)
@@ -211,6 +218,7 @@ def measure(
         for tile in range(tile_count(n, BLOCK)):
             piece = _piece(source, tile, HOLDS, LARGEST, BLOCK, COMPUTE)
             is_above = piece > b
+            is_below = piece < b
             e = _as_addends(decay(piece - b, inverse), HOLDS, COMPUTE).to(below_sums.dtype)
             if (HOLDS == "lists") & (COMPUTE == tl.float64):
                 rest_below, rest_above = _pass_rests(piece, b, inverse, HOLDS)
@@ -218,9 +226,9 @@ def measure(
                 above_rests += rest_above
             numbers += is_above.to(tl.int32)
             equals += (piece == b).to(tl.int32)
-            below_sums += tl.where(is_above, 0, e)
+            below_sums += tl.where(is_below, e, 0)
             above_sums += tl.where(is_above, e, 0)
-            below_scores = tl.maximum(below_scores, tl.where(piece < b, piece, float("-inf")))
+            below_scores = tl.maximum(below_scores, tl.where(is_below, piece, float("-inf")))
             above_scores = tl.minimum(above_scores, tl.where(is_above, piece, float("inf")))
         number, equal = numbers.to(tl.float64), equals.to(tl.float64)  # beyond 32 bits, all in all
         above, at, total_below, total_above, nearest_below, nearest_above = tl.reduce(
@@ -233,7 +241,7 @@ def measure(
         else:
             sum_below = _as_sum(total_below, HOLDS)
             sum_above = _as_sum(total_above, HOLDS)
-    return above, at, sum_below - at, sum_above, nearest_below, nearest_above
+    return above, at, sum_below, sum_above, nearest_below, nearest_above
 
 
 @triton.jit

@@ -32,6 +32,13 @@ def largest_finite(COMPUTE: tl.constexpr):
 
 
 @triton.jit
+def as_finite(x, COMPUTE: tl.constexpr):
+    """The nearest number to x, which may be infinite."""
+    limit = largest_finite(COMPUTE)
+    return tl.minimum(tl.maximum(x, -limit), limit)
+
+
+@triton.jit
 def negligible_step(COMPUTE: tl.constexpr):
     """|d| / t below which what the step crosses cannot matter.
 
@@ -224,15 +231,15 @@ def prior_bracket(lowest, highest, share, count, t, COMPUTE: tl.constexpr):
     """Numbers that hold the threshold of ``share`` out of ``count`` finite scores (float64).
 
     If all scores were r it would be r - t sigma^-1(share / count), and it grows with every score.
+    Beyond the largest number they are infinite: a threshold may lie beyond a score that is there.
     """
     shift = t.to(COMPUTE) * tl.log(2 * _smaller_part(share, count, COMPUTE))
     shift = tl.where(2 * share <= count, shift, -shift)
-    limit = largest_finite(COMPUTE)
     tiny = smallest_normal(COMPUTE)
     slack = 2.0**-50 if COMPUTE == tl.float64 else 2.0**-21  # rounding must not exclude the root
     left = lowest - shift - slack * (tl.abs(lowest) + tl.abs(shift)) - tiny
     right = highest - shift + slack * (tl.abs(highest) + tl.abs(shift)) + tiny
-    return tl.maximum(left, -limit), tl.minimum(right, limit)
+    return left, right
 
 
 @triton.jit

@@ -78,13 +78,14 @@ def take_statistics(
     BLOCK: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
-    """One program's share at b: N>, those near b on either side, equal, S<=, S>, nearest.
+    """One program's share at b: N>, those near b on either side, equal, S<, S>, nearest.
 
-    The first round does without the number equal and the nearest: they are for rows full of ties.
+    The first round does without the number equal and the nearest, which are for rows full of ties:
+    its S< is S<=. What it can certify is a short step, to which equal scores are like others.
     ``r`` is the first tile; while one is worked on the next is on its way.
     """
     scores, mask, along, mask_along = reading
-    total = tl.zeros((BLOCK // NEIGHBOURS,), tl.float64)
+    total = tl.zeros((BLOCK // NEIGHBOURS,), tl.float64)  # S< + S> in the first round, else S<
     total_above = tl.zeros((BLOCK // NEIGHBOURS,), tl.float64)
     packed = tl.zeros((BLOCK // NEIGHBOURS,), tl.int64)
     at = tl.zeros((), tl.int32)
@@ -93,7 +94,7 @@ def take_statistics(
     tiles = tile_count(n, BLOCK)
     for group in range(program, tiles, programs * TILES_PER_SUM):
         counts = tl.zeros((BLOCK,), tl.int32)
-        all_sums = tl.zeros((BLOCK,), COMPUTE)
+        sums = tl.zeros((BLOCK,), COMPUTE)
         above_sums = tl.zeros((BLOCK,), COMPUTE)
         if not IS_FIRST:
             below_scores = tl.full((BLOCK,), float("-inf"), COMPUTE)
@@ -108,8 +109,12 @@ def take_statistics(
             e = decay(distance, inverse)
             is_above = distance > 0
             is_near = tl.abs(distance) <= half_window
-            # S< is what S> leaves of the sum: its error, like that of S>, is one of their sum.
-            all_sums += e
+            if IS_FIRST:
+                # S< is what S> leaves of the sum: its error, like that of S>, is one of their sum.
+                sums += e
+            else:
+                # Neighbouring scores are certified by S< itself, however small; a NaN must show.
+                sums += tl.where(distance >= 0, 0.0, e)
             above_sums += tl.where(is_above, e, 0.0)
             # Counts in one, at most 16 each: above, above and near, not above and near, equal.
             counts += tl.where(
@@ -120,7 +125,7 @@ def take_statistics(
                 below_scores = tl.maximum(below_scores, tl.where(r < b, r, float("-inf")))
                 above_scores = tl.minimum(above_scores, tl.where(is_above, r, float("inf")))
             r = following
-        total += _by_neighbours(all_sums, BLOCK).to(tl.float64)
+        total += _by_neighbours(sums, BLOCK).to(tl.float64)
         total_above += _by_neighbours(above_sums, BLOCK).to(tl.float64)
         fields = _by_neighbours(counts & 0xFFFFFF, BLOCK).to(tl.int64)
         # 21 bits each: a program's share of a row has to be under 2^30 scores.
@@ -130,7 +135,7 @@ def take_statistics(
             near_below = tl.maximum(near_below, tl.max(below_scores, 0))
             near_above = tl.minimum(near_above, tl.min(above_scores, 0))
     low_bits = (1 << 21) - 1
-    above, close_above, close_below, sum_all, sum_above = tl.reduce(
+    above, close_above, close_below, sum_below, sum_above = tl.reduce(
         (
             (packed & low_bits).to(tl.int32),
             ((packed >> 21) & low_bits).to(tl.int32),
@@ -141,7 +146,8 @@ def take_statistics(
         0,
         _add5,
     )
-    sum_below = sum_all - sum_above
+    if IS_FIRST:
+        sum_below -= sum_above
     return above, close_above, close_below, at, sum_below, sum_above, near_below, near_above
 
 

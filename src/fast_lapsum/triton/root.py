@@ -12,9 +12,9 @@ import triton.language as tl
 from .passes import glance, look_around, measure, tails
 from .primitives import (
     VANISHED,
+    as_finite,
     exponent_scale,
     hypotenuse,
-    largest_finite,
     logit,
     middle_float,
     model_factor,
@@ -38,6 +38,18 @@ def _over(above, out_above, k, HOLDS: tl.constexpr, COMPUTE: tl.constexpr):
 
 
 @triton.jit
+def _vanished(HOLDS: tl.constexpr, COMPUTE: tl.constexpr):
+    """Sums below this have no digits left and count as nothing.
+
+    Those over a band are integers, off by 2^-31 at most, or 2^-77 with float64's remainders.
+    """
+    if (HOLDS == "band") | (HOLDS == "lists"):
+        return 2.0**-60 if COMPUTE == tl.float64 else 2.0**-24
+    else:
+        return VANISHED
+
+
+@triton.jit
 def interpolate(left, right, mass_left, mass_right, wanted, count):
     """Where a straight line through both ends' logits meets the wanted one, kept off the ends."""
     logit_left = logit(mass_left, count)
@@ -45,7 +57,7 @@ def interpolate(left, right, mass_left, mass_right, wanted, count):
     weight = (logit_left - logit(wanted, count)) / (logit_left - logit_right)
     weight = tl.where(logit_left > logit_right, weight, 0.5)
     weight = tl.minimum(tl.maximum(weight, 0.02), 0.98)
-    return left * (1 - weight) + right * weight
+    return as_finite(left, left.dtype) * (1 - weight) + as_finite(right, left.dtype) * weight
 
 
 @triton.jit
@@ -74,7 +86,7 @@ def iterate(
     step is so small that it needs no finishing.
     """
     out_above, out_sum_below, out_sum_above, lo, hi = outside
-    vanished = 2.0**-20 if (HOLDS == "band") | (HOLDS == "lists") else VANISHED
+    vanished = _vanished(HOLDS, COMPUTE)
     scale = t.to(COMPUTE)
     inverse = exponent_scale(t, COMPUTE)
     wanted = k.to(COMPUTE)
@@ -121,6 +133,8 @@ def iterate(
         end = tl.where(rising, upper, lower)
         # Compared as distances: b + step would round to a score that it must not reach.
         before_end = tl.where(rising, step <= end - b, step >= end - b)
+        # The step of a vanished sum is infinite, and so is a distance over the largest number.
+        before_end = before_end & (tl.abs(step) < float("inf"))
         nothing_between = tl.where(rising, end >= right, end <= left)
         # k scores above and nothing near: the root is in the gap ahead, wherever that ends.
         in_gap = (count_excess == 0) & (tl.where(rising, sum_above, sum_below) == 0)
@@ -141,7 +155,7 @@ def iterate(
                     trial = middle_float(left, right, COMPUTE)
             if not ((left < trial) & (trial < right)):
                 trial = middle_float(left, right, COMPUTE)
-            b = trial
+            b = as_finite(trial, COMPUTE)
     return found, b, step, lower, upper, direct
 
 
@@ -253,23 +267,22 @@ def finish(
         above64 += out_sum_above * tl.exp2(
             tl.where(hi > from_upper, (from_upper - hi) * inverse, 0.0)
         ).to(tl.float64)
-        gap = upper.to(tl.float64) - lower.to(tl.float64)
+        half_gap = 0.5 * upper.to(tl.float64) - 0.5 * lower.to(tl.float64)  # which is a number
         excess = above.to(tl.float64) + out_above - k
         # Half the exponent under the root: neither square may underflow on its own.
-        coupling = tl.sqrt(above64) * tl.sqrt(below64) * tl.exp(-gap / (2 * t))
+        coupling = tl.sqrt(above64) * tl.sqrt(below64) * tl.exp(-half_gap / t)
         coupling = tl.where(has_below & has_above, coupling, 0.0)
         root = hypotenuse(excess, coupling)
         from_above = -t * tl.log(above64 / (root + excess))
         from_below = t * tl.log(below64 / (root - excess))
-        balanced = -(t * tl.log(above64 / below64) + gap) / 2
+        balanced = -0.5 * t * tl.log(above64 / below64) - half_gap
         offset = tl.where(excess > 0, from_above, tl.where(excess < 0, from_below, balanced))
         anchor = tl.where(excess < 0, lower.to(tl.float64), upper.to(tl.float64))
         # A clear excess is made up on one side; what has vanished on the other does not count then.
         is_told_below = (not has_below) | (below64 >= VANISHED) | (excess > 2.0**-10)
         is_told_above = (not has_above) | (above64 >= VANISHED) | (excess < -(2.0**-10))
         told = is_told_below & is_told_above
-        limit = largest_finite(COMPUTE)
-        pair_hi = tl.minimum(tl.maximum(anchor + offset, -limit), limit).to(COMPUTE)
+        pair_hi = as_finite(anchor + offset, COMPUTE).to(COMPUTE)
         pair_lo = ((anchor - pair_hi.to(tl.float64)) + offset).to(COMPUTE)
         if (HOLDS == "band") | (HOLDS == "lists"):
             # The ends of a band are no scores: the root must show to be inside.

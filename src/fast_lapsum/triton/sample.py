@@ -14,6 +14,7 @@ import triton.language as tl
 
 from .passes import look_around, survey, survey_clean
 from .primitives import (
+    as_finite,
     decay,
     exponent_scale,
     first_guess,
@@ -248,6 +249,8 @@ def _trials(r, k, t, origin, SINGLES: tl.constexpr, COMPUTE: tl.constexpr):
         count = (finite + infinite).to(COMPUTE)
         mass = k.to(COMPUTE)
         left, right = prior_bracket(lowest, highest, remaining, finite, t, COMPUTE)
+        left = as_finite(left, COMPUTE)
+        right = as_finite(right, COMPUTE)
         guess, error = first_guess(origin, mean, square, remaining, finite, t, COMPUTE)
         _, centre, _, spacing, left, right, mass_left, mass_right = approach(
             r, k, t, guess, error, left, right, count - 0.5, 0.5 + 0.0 * count, 1, COMPUTE

@@ -28,12 +28,13 @@ from .primitives import (
     exponent_scale,
     load_tile,
     row_value,
+    smallest_normal,
     start_next_launch,
     tile_of,
 )
 from .readings import add_six, prefetch, take_band, take_ladder, take_statistics
 from .sample import SAMPLE_FIELDS
-from .state import BAND, CORNER, DONE, LADDER, STATE_FIELDS, STATISTICS
+from .state import BAND, CORNER, DONE, LADDER, STATE_FIELDS, STATISTICS, digits
 
 #: Float64 values that a program leaves of its share.
 PARTIAL_FIELDS = tl.constexpr(8)
@@ -177,7 +178,12 @@ def round_forward(
         hi = tl.load(state + 4).to(COMPUTE)
         left = tl.load(state + 5).to(COMPUTE)
         right = tl.load(state + 6).to(COMPUTE)
-    if (wanted == BAND) | (wanted == STATISTICS) | (wanted == LADDER):
+    # Far from all scores a round before this one may have looked for the next trial at infinity.
+    is_somewhere = (tl.abs(b) < float("inf")) & (tl.abs(half_window) < float("inf"))
+    if is_somewhere & ((wanted == BAND) | (wanted == STATISTICS) | (wanted == LADDER)):
+        # A sample of equal scores puts both ends of a band onto them: they would count twice.
+        is_closed = (wanted == BAND) & (lo >= hi)
+        lo = tl.where(is_closed, hi - digits(COMPUTE) * tl.abs(hi) - smallest_normal(COMPUTE), lo)
         if not IS_FIRST:
             r = load_tile(
                 scores, mask, first, count, scores_along, mask_along, LARGEST, BLOCK, COMPUTE
@@ -317,7 +323,7 @@ def round_forward(
                         total_close_above,
                         total_close_below,
                         total_at,
-                        below_sum - total_at,
+                        below_sum,
                         above_sum,
                         near_below,
                         near_above,

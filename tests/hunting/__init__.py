@@ -1,0 +1,9 @@
+"""The hunt for wrong rows: millions of seeded rows, checked without the solver's help.
+
+``make hunt`` and ``make hunt-gpu`` run it; ``python -m hunting --help`` has all its settings.
+
+* rows.py makes the rows: what users have and what attackers would make.
+* check.py says how far a sum may be from its budget, and compares a sample with the reference.
+* plan.py says which batches a run is made of, worker.py works through its share of them.
+* wrong_rows.py keeps what was found, so that it can be run again.
+"""

@@ -1,0 +1,266 @@
+"""``python -m hunting``: look for wrong rows, keep them, or run kept ones again."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import sys
+import time
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import torch.multiprocessing as processes
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from fast_lapsum.bench import environment, sources
+from fast_lapsum.bench.results import write_json
+
+from . import wrong_rows
+from .check import against_reference, judge, solve
+from .plan import Size, share_of, specs
+from .rows import CALLS, Spec
+from .worker import Done, Job, run, work
+
+#: Wrong rows that are kept: more of them tell nothing new.
+MOST_KEPT = 200
+MOST_NAMED = 40
+DTYPES = ("float32", "float64", "bfloat16", "float16")
+console = Console()
+
+
+class Tally:
+    """What has been seen so far."""
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+        self.rows: dict[str, int] = {}
+        self.long_rows = self.large_rows = self.wrong = self.sampled = 0
+        self.worst, self.worst_spec = 0.0, ""
+        self.found: list[wrong_rows.Found] = []
+        self.slowest, self.slowest_spec = 0.0, ""
+
+    def add(self, done: Done) -> None:
+        spec = done.spec
+        self.rows[spec.dtype] = self.rows.get(spec.dtype, 0) + spec.rows
+        self.long_rows += spec.rows * (spec.n > 16384)
+        self.large_rows += spec.rows * (1024 <= spec.n <= 16384)
+        self.wrong += done.wrong
+        self.sampled += done.sampled
+        if done.worst > self.worst:
+            self.worst, self.worst_spec = done.worst, _label(spec)
+        if done.seconds > self.slowest:
+            self.slowest, self.slowest_spec = done.seconds, _label(spec)
+        if done.found and len(self.found) < MOST_KEPT:
+            self.found += done.found[: MOST_KEPT - len(self.found)]
+            wrong_rows.write(self.out, self.found)  # at once: an interrupted hunt keeps its finds
+
+    def record(self, settings: dict[str, Any], seconds: float, failed: str) -> dict[str, Any]:
+        """A results file: how many rows of what were looked at, and what was found."""
+        return {
+            "benchmark": "hunt",
+            "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "complete": not failed,
+            "environment": environment.describe(),
+            "sources": sources.describe("hunt", settings["device"]),
+            "settings": settings,
+            "seconds": round(seconds, 1),
+            "rows": self.rows,
+            "rows_on_chip": sum(self.rows.values()) - self.long_rows,
+            "of_those_with_1024_scores_or_more": self.large_rows,
+            "longer_rows": self.long_rows,
+            "compared_with_reference": self.sampled,
+            "wrong": self.wrong,
+            "largest_error_over_bound": self.worst,
+            "largest_error_at": self.worst_spec,
+        }
+
+    def print(self, seconds: float) -> None:
+        total = sum(self.rows.values())
+        by_dtype = ", ".join(f"{name} {count:,}" for name, count in self.rows.items())
+        on_chip = total - self.long_rows
+        console.print(f"{total:,} rows in {seconds:.0f} s: {by_dtype}")
+        console.print(
+            f"of up to 16,384 scores {on_chip:,}, of which {self.large_rows:,} have 1024 or more; "
+            f"longer {self.long_rows:,}; compared with the reference {self.sampled:,}"
+        )
+        console.print(f"largest error {self.worst:.3g} of its bound: {self.worst_spec}")
+        console.print(f"slowest batch {self.slowest:.1f} s: {self.slowest_spec}")
+        if not self.wrong:
+            console.print("wrong rows: none")
+            return
+        console.print(f"wrong rows: {self.wrong:,}; kept in {self.out} and its .npz:", style="red")
+        for number, found in enumerate(self.found[:MOST_NAMED]):
+            console.print(f"  {wrong_rows.name({'row': f'row{number:02}', **found.entry})}")
+
+
+def main(
+    rows: Annotated[
+        int, typer.Option(help="Rows of up to 16,384 scores, of each seed.")
+    ] = 1_000_000,
+    long_rows: Annotated[int, typer.Option(help="Longer rows, of each seed.")] = 0,
+    seed: Annotated[int, typer.Option(help="Other seeds make other rows.")] = 0,
+    seeds: Annotated[int, typer.Option(help="So many seeds, one after the other.")] = 1,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    solver: Annotated[
+        str,
+        typer.Option(help="auto is the kernel of the device; else one of plain torch's solvers."),
+    ] = "auto",
+    dtypes: Annotated[str, typer.Option(help="Which, by commas.")] = ",".join(DTYPES),
+    calls: Annotated[str, typer.Option(help="How calls are made: which, by commas.")] = ",".join(
+        dict.fromkeys(CALLS)
+    ),
+    jobs: Annotated[int, typer.Option(help="Processes; 0: as many as help.")] = 0,
+    sample: Annotated[
+        int, typer.Option(help="One batch in so many is compared with the reference, too.")
+    ] = 4,
+    scores_at_once: Annotated[int, typer.Option(help="Of a batch; 0: what suits the device.")] = 0,
+    out: Annotated[Path, typer.Option(help="Where wrong rows are kept.")] = Path(
+        "build/hunt/wrong.json"
+    ),
+    record: Annotated[
+        Path | None, typer.Option(help="A results file (JSON): what was looked at and found.")
+    ] = None,
+    again: Annotated[
+        Path | None, typer.Option(help="Run the rows that a hunt kept, instead of a hunt.")
+    ] = None,
+) -> None:
+    """Look for rows whose budget is not met.
+
+    Rows of every kind, length and dtype are made from the seed, solved in batches, and judged
+    without the solver's help: the sum of p in float64 against k, within what the rounding of p
+    allows. A sample of them is compared with the float64 reference, p by p, and so are their
+    gradients. Wrong rows are kept with all that is needed to run them again (--again), and named at
+    the end. Exits with 1 if there are any.
+    """
+    if again is not None:
+        raise typer.Exit(1 if _again(again, device, solver) else 0)
+    on_gpu = device.startswith("cuda")
+    if on_gpu and not torch.cuda.is_available():
+        console.print("error: --device cuda, but torch finds no GPU here", style="red")
+        raise typer.Exit(2)
+    at_once = scores_at_once or (1 << 26 if on_gpu else 1 << 20)
+    size = Size(rows, long_rows, at_once, tuple(dtypes.split(",")), tuple(calls.split(",")))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    jobs = jobs or min(12 if on_gpu else 64, cores or 1)
+    job = Job(device, solver, max(1, (cores or 1) // jobs), sample)
+    tally = Tally(out)
+    start = time.perf_counter()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a time limit ends it like Ctrl-C
+    try:
+        everything = [spec for number in range(seeds) for spec in specs(seed + number, size)]
+        failed = _hunt(job, everything, jobs, tally)
+    except KeyboardInterrupt:
+        failed = "interrupted"
+    seconds = time.perf_counter() - start
+    tally.print(seconds)
+    if record is not None:
+        settings = {**size._asdict(), "seed": seed, "seeds": seeds, **job._asdict(), "jobs": jobs}
+        write_json(record, tally.record(settings, seconds, failed))
+    if failed:
+        console.print(f"not finished: {failed}", style="red", markup=False)
+        raise typer.Exit(2)
+    raise typer.Exit(1 if tally.wrong else 0)
+
+
+def _hunt(job: Job, all_specs: list[Spec], jobs: int, tally: Tally) -> str:
+    """Why it did not finish, or nothing."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task("batches", total=len(all_specs))
+        quiet = Quiet(len(all_specs))
+
+        def hear(done: Done) -> None:
+            tally.add(done)
+            state = f"{tally.wrong} wrong, {_label(done.spec)}"
+            bar.update(task, advance=1, description=state)
+            if not console.is_terminal:
+                quiet.hear(state)
+
+        if jobs == 1:
+            for done in work(job, all_specs):
+                hear(done)
+            return ""
+        context = processes.get_context("spawn")
+        told = context.Queue()
+        workers = [
+            context.Process(target=run, args=(job, share, told.put), daemon=True)
+            for share in (share_of(all_specs, number, jobs) for number in range(jobs))
+        ]
+        for worker in workers:
+            worker.start()
+        running = len(workers)
+        while running:
+            try:
+                message = told.get(timeout=5)
+            except queue.Empty:
+                died = [w.exitcode for w in workers if w.exitcode not in (None, 0)]
+                if died:
+                    return f"a worker ended with {died[0]}"
+                continue
+            if message is None:
+                running -= 1
+            elif isinstance(message, str):
+                return message
+            else:
+                hear(message)
+    return ""
+
+
+class Quiet:
+    """Progress where there is no terminal: a line every ten seconds."""
+
+    def __init__(self, total: int) -> None:
+        self.total, self.done, self.last = total, 0, time.monotonic()
+
+    def hear(self, state: str) -> None:
+        self.done += 1
+        if time.monotonic() - self.last > 10:
+            self.last = time.monotonic()
+            print(f"{self.done:,} of {self.total:,} batches, {state}", flush=True)
+
+
+def _label(spec: Spec) -> str:
+    return f"{spec.rows:,} x {spec.n:,} {spec.dtype}, {spec.kind}, {spec.call}"
+
+
+def _again(path: Path, device: str, solver: str) -> int:
+    """Run kept rows again; how many are wrong."""
+    count = 0
+    kept = wrong_rows.read(path)
+    for entry, batch in kept:
+        here = batch._replace(
+            scores=batch.scores.to(device),
+            mask=None if batch.mask is None else batch.mask.to(device),
+        )
+        wrong, error, _ = judge(here, solve(here, solver))
+        reasons = [f"sum off by {float(error[0]):.3g}"] if bool(wrong[0]) else []
+        if solver != "interpreted":
+            reasons += against_reference(here, solver)
+        if reasons:
+            count += 1
+            console.print(wrong_rows.name({**entry, "reasons": "; ".join(reasons)}))
+    console.print(f"{len(kept)} rows run again, {count} wrong")
+    return count
+
+
+if __name__ == "__main__":
+    sys.argv[0] = "hunting"
+    typer.run(main)

@@ -1,0 +1,176 @@
+"""Rows that once came back wrong, a slice of the hunt, and the hunt's own judgement."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+
+from fast_lapsum import soft_topk
+from hunting import wrong_rows
+from hunting.check import against_reference, judge, solve
+from hunting.plan import LONG_CLASSES, Size, share_of, specs
+from hunting.rows import CALLS, KINDS, Batch, Spec, make
+from hunting.worker import Done, Job, work
+
+HERE = Path(__file__).parent
+#: What the GPU kernels once solved wrong: sums that lost their digits beside equal scores, and
+#: threads of a warp that parted.
+KEPT = ("on-chip-wrong", "short-rows-wrong")
+CPU = torch.device("cpu")
+DTYPES = ("float32", "float64", "bfloat16", "float16")
+
+
+def hunted(size: Size, solver: str = "auto", seed: int = 5, sample: int = 20) -> list[Done]:
+    return list(work(Job("cpu", solver, torch.get_num_threads(), sample), specs(seed, size)))
+
+
+def names(found: list[Done]) -> list[str]:
+    return [wrong_rows.name(row.entry) for done in found for row in done.found]
+
+
+@pytest.mark.parametrize("solver", ["auto", "two_exponential", "bisect", "sort_scan"])
+@pytest.mark.parametrize("kept", KEPT)
+def test_kept_rows_are_right(kept: str, solver: str) -> None:
+    rows = wrong_rows.read(HERE / "data" / f"{kept}.json")
+    assert len(rows) >= 60
+    for entry, batch in rows:
+        wrong, error, _ = judge(batch, solve(batch, solver))
+        assert not wrong[0], f"{wrong_rows.name(entry)}: off by {float(error[0]):.3g}"
+
+
+@pytest.mark.parametrize(("solver", "rows"), [("auto", 12_000), ("two_exponential", 600)])
+def test_a_slice_of_the_hunt_finds_nothing(solver: str, rows: int) -> None:
+    found = hunted(Size(rows, 0, 1 << 16, DTYPES), solver)
+    assert sum(done.sampled for done in found) > 50
+    assert not names(found)
+    assert not any(done.wrong for done in found)
+
+
+def test_long_rows_of_the_hunt() -> None:
+    lengths = {n for some, _ in LONG_CLASSES for n in some}
+    found = hunted(Size(0, 60, 1 << 18, ("float32", "float64")), sample=50)
+    assert {done.spec.n for done in found} == lengths
+    assert not names(found)
+
+
+def _normal(rows: int, n: int, k: float, t: float) -> Batch:
+    g = torch.Generator().manual_seed(0)
+    return Batch(torch.randn(rows, n, generator=g), k, t, None, True)
+
+
+@pytest.mark.parametrize("scale", [1 - 2e-5, 1 + 2e-5])
+def test_a_budget_that_is_off_by_little_is_judged_wrong(scale: float) -> None:
+    batch = _normal(4, 300, 20.0, 0.5)
+    p = soft_topk(batch.scores, 20.0, 0.5)
+    wrong, _, over = judge(batch, p)
+    assert not wrong.any()
+    assert (over < 1).all()
+    p[1] = soft_topk(batch.scores[1], 20.0 * scale, 0.5)
+    assert judge(batch, p)[0].tolist() == [False, True, False, False]
+
+
+def test_what_is_no_mask_is_judged_wrong() -> None:
+    batch = _normal(3, 50, 4.0, 0.5)._replace(mask=torch.ones(3, 50, dtype=torch.bool))
+    p = soft_topk(batch.scores, 4.0, 0.5)
+    p[0, 0], p[0, 1] = p[0, 0] + 2, p[0, 1] - 2  # the sum is right
+    p[1, 7] = torch.nan
+    assert judge(batch, p)[0].tolist() == [True, True, False]
+    assert batch.mask is not None
+    batch.mask[2, p[2].argmax()] = False
+    assert judge(batch, p)[0].tolist() == [True, True, True]
+
+
+def test_a_row_with_a_nan_must_be_nan() -> None:
+    batch = _normal(2, 50, 4.0, 0.5)
+    p = soft_topk(batch.scores, 4.0, 0.5)
+    batch.scores[0, 3] = torch.nan
+    assert judge(batch, p)[0].tolist() == [True, False]
+    p[0] = torch.nan
+    assert not judge(batch, p)[0].any()
+
+
+def test_a_wrong_p_and_a_wrong_gradient_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = _normal(1, 50, 4.0, 0.5)
+    assert not against_reference(batch)
+    monkeypatch.setattr("hunting.check.soft_topk", lambda r, k, t, **_: soft_topk(r, k, t * 1.001))
+    told = " ".join(against_reference(batch))
+    assert "mask" in told
+    assert "d scores" in told
+    assert "d temperature" in told
+
+
+def test_the_same_seed_gives_the_same_rows() -> None:
+    for kind in KINDS:
+        spec = Spec(3, 7, kind, "masked", "float32", 65, 4)
+        one, two, other = (make(x, CPU) for x in (spec, spec, spec._replace(seed=4)))
+        assert torch.equal(one.scores, two.scores)
+        assert torch.equal(torch.as_tensor(one.k), torch.as_tensor(two.k))
+        assert not torch.equal(one.scores, other.scores)
+        assert one.scores.isfinite().all(), kind
+
+
+def test_a_run_has_every_kind_call_length_and_dtype() -> None:
+    size = Size(300_000, 2000, 1 << 20, DTYPES)
+    planned = specs(1, size)
+    assert {spec.kind for spec in planned} == set(KINDS)
+    assert {spec.call for spec in planned} == set(CALLS)
+    assert all(spec.rows * spec.n <= max(size.scores_at_once, spec.n) for spec in planned)
+    rows = Counter[str]()
+    for spec in planned:
+        rows[spec.dtype] += spec.rows
+    assert max(rows.values()) - min(rows.values()) <= 4
+    assert abs(sum(rows.values()) - 302_000) < 3000
+    on_chip = [spec for spec in planned if spec.n <= 16384]
+    large = sum(spec.rows for spec in on_chip if spec.n >= 1024)
+    assert large >= sum(spec.rows for spec in on_chip) / 3
+    shares = [share_of(planned, number, 5) for number in range(5)]
+    assert sorted(spec for share in shares for spec in share) == sorted(planned)
+
+
+def _hunt(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "hunting", *arguments],
+        env={**os.environ, "PYTHONPATH": str(HERE), **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def test_the_command_keeps_and_names_wrong_rows(tmp_path: Path) -> None:
+    # A solver that is asked for twice the temperature half the time.
+    (tmp_path / "sitecustomize.py").write_text(
+        "import hunting.check as check\n"
+        "right = check.soft_topk\n"
+        "check.soft_topk = lambda r, k, t, **more: right(r, k * 0.999, t, **more)\n"
+    )
+    out, record = tmp_path / "wrong.json", tmp_path / "record.json"
+    spoiled = {"PYTHONPATH": f"{tmp_path}:{HERE}"}
+    few = ("--rows", "60", "--dtypes", "float32", "--jobs", "1", "--out", str(out))
+    done = _hunt(*few, "--record", str(record), **spoiled)
+    assert done.returncode == 1, done.stderr
+    assert "wrong rows" in done.stdout
+    found = json.loads(record.read_text())
+    assert found["wrong"] > 10
+    assert found["sources"]["kind"] == "hunt"
+    again = _hunt("--again", str(out), **spoiled)
+    assert again.returncode == 1
+    assert "row00" in again.stdout
+    assert _hunt("--again", str(out)).returncode == 0
+
+
+def test_several_workers_find_what_one_does(tmp_path: Path) -> None:
+    done = _hunt(
+        *("--rows", "100", "--jobs", "2", "--dtypes", "float32,float16"),
+        *("--out", str(tmp_path / "wrong.json")),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "wrong rows: none" in done.stdout
+    assert not (tmp_path / "wrong.json").exists()

@@ -1,0 +1,74 @@
+"""The GPU kernels, interpreted, on rows that once came back wrong and on a slice of the hunt."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="Triton is not installed")
+if os.environ.get("TRITON_INTERPRET") != "1":
+    pytest.skip("`make test` interprets the kernels in another process", allow_module_level=True)
+
+from hunting import wrong_rows
+from hunting.check import judge, solve
+from hunting.rows import CALLS, KINDS, Batch, Draw, Spec, make
+from interpreting import poison
+
+__all__ = ["poison"]  # a fixture
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+inf = math.inf
+
+DATA = Path(__file__).parent / "data"
+
+
+def assert_right(batch: Batch, name: str) -> None:
+    wrong, error, over = judge(batch, solve(batch, "interpreted"))
+    assert not wrong.any(), f"{name}: off by {error.max():.3g}, {over.max():.3g} of its bound"
+
+
+@pytest.mark.parametrize("kept", ["on-chip-wrong", "short-rows-wrong"])
+def test_kept_rows_are_right(kept: str) -> None:
+    for entry, batch in wrong_rows.read(DATA / f"{kept}.json"):
+        assert_right(batch, wrong_rows.name(entry))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_slice_of_the_hunt(kind: str) -> None:
+    number = list(KINDS).index(kind)
+    dtype = ("float32", "float64", "float32", "bfloat16", "float16")[number % 5]
+    for n in (7, 64, 500):
+        spec = Spec(1, number + n, kind, CALLS[(number + n) % len(CALLS)], dtype, n, 3)
+        assert_right(make(spec, torch.device("cpu")), str(spec))
+
+
+def test_far_clusters_count_in_a_long_float64_row() -> None:
+    """The other clusters' tail sums are 1e-7: less than a band once took for nothing."""
+    draw = Draw(1, 20_000, torch.float64, torch.Generator().manual_seed(0))
+    scores = KINDS["three clusters"](draw)
+    assert_right(Batch(scores, 5705.0, 0.390465672, None, True), "three clusters")
+
+
+def test_equal_finite_scores_of_a_long_row_are_on_one_side_of_a_band() -> None:
+    """All finite scores are equal and in the budget: a band without width lay on them."""
+    scores = torch.full((1, 40_000), -inf)
+    places = torch.randperm(40_000, generator=torch.Generator().manual_seed(3))
+    scores[0, places[:8000]], scores[0, places[8000:8279]] = inf, 0.7
+    assert_right(Batch(scores.bfloat16(), 8279.0, 24.96, None, True), "equal finite scores")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("n", [8, 100, 17_000])
+def test_the_lowest_number_as_a_mask(dtype: torch.dtype, n: int) -> None:
+    """The threshold may lie at or beyond scores at either end of the numbers."""
+    g = torch.Generator().manual_seed(n)
+    scores = torch.randn(1, n, generator=g, dtype=dtype)
+    scores[0, ::3] = torch.finfo(dtype).min
+    scores[0, 1] = torch.finfo(dtype).max
+    low = int((scores == torch.finfo(dtype).min).sum())
+    budgets = (0.3, 1.0, 1.5, n - low, n - low + 0.5, n - 1.0, n - 1e-3)
+    for k in budgets if n < 1000 else budgets[::3]:
+        assert_right(Batch(scores, k, 0.1, None, True), f"k = {k}")
