@@ -39,21 +39,26 @@ lint: $(INSTALLED) ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Triton decides on import whether it interprets kernels, hence a process of its own. Where there
-# is no Triton nothing is collected, which pytest reports by 5.
-INTERPRET := TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/test_triton_interpreted.py tests/test_triton_rounds.py \
-  tests/test_triton_hunt.py
+# Triton decides on import whether it interprets kernels, hence a process of its own, and another one
+# for compiling them. Where there is no Triton nothing is collected, which pytest reports by 5.
+INTERPRETED := tests/test_triton_interpreted.py tests/test_triton_rounds.py tests/test_triton_hunt.py
+COMPILED := tests/test_triton_compiles.py
+KERNELS := TRITON_INTERPRET=1 $(BIN)/python -m pytest $(INTERPRETED) && \
+  $(BIN)/python -m pytest $(COMPILED)
+OTHERS := $(BIN)/python -m pytest --ignore=$(COMPILED)
 
-# Interpreted kernels run on one core; the other tests are beside them, and their output comes last.
+# Kernels are interpreted and compiled on one core; the other tests run beside them, and the output
+# of the kernels' tests comes last.
 test: lint ## lint, doctests and every test not marked slow
-	@log=$$(mktemp); $(INTERPRET) > $$log 2>&1 & other=$$!; trap "kill $$other; rm -f $$log" INT TERM; \
-	$(BIN)/python -m pytest; ended=$$?; \
-	wait $$other; interpreted=$$?; cat $$log; rm -f $$log; \
-	test $$ended -eq 0 && { test $$interpreted -eq 0 || test $$interpreted -eq 5; }
+	@log=$$(mktemp); { $(KERNELS); } > $$log 2>&1 & other=$$!; \
+	trap "kill $$other; rm -f $$log" INT TERM; \
+	$(OTHERS); ended=$$?; \
+	wait $$other; kernels=$$?; cat $$log; rm -f $$log; \
+	test $$ended -eq 0 && { test $$kernels -eq 0 || test $$kernels -eq 5; }
 
 test-slow: lint ## lint, doctests and every test
-	$(BIN)/python -m pytest -m ""
-	$(INTERPRET) || test $$? -eq 5
+	$(OTHERS) -m ""
+	{ $(KERNELS); } || test $$? -eq 5
 
 # On a machine with a GPU, which has its own torch: no virtual environment, nothing is installed.
 GPU_PYTHON = $(or $(PYTHON),python3)

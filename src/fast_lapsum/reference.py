@@ -19,6 +19,8 @@ from torch import Tensor
 
 #: Distance from the outermost score, in temperatures, at which a float64 mask is exactly 0 or 1.
 SATURATION = 800.0
+#: Farther away than this phi is 0 however far: differences of such distances must not overflow.
+FARTHEST = 1e4
 
 
 class Threshold(NamedTuple):
@@ -86,8 +88,8 @@ def _closed_form(ordered: Tensor, budget: float, temperature: float) -> Threshol
         return Threshold(float(ordered[0]), temperature * math.log(lower_sum / (2 * budget)))
     if not len(lower):
         return Threshold(float(ordered[-1]), -temperature * math.log(upper_sum / (2 * excess)))
-    gap = float(ordered[above] - ordered[below])
-    coupling = math.sqrt(upper_sum * lower_sum) * math.exp(-gap / (2 * temperature))
+    half_gap = float(ordered[above] / 2 - ordered[below] / 2)  # the gap itself may overflow
+    coupling = math.sqrt(upper_sum * lower_sum) * math.exp(-half_gap / temperature)
     root = math.hypot(excess, coupling)
     if excess > 0:
         return Threshold(
@@ -95,8 +97,11 @@ def _closed_form(ordered: Tensor, budget: float, temperature: float) -> Threshol
         )
     if excess < 0:
         return Threshold(float(ordered[below]), temperature * math.log(lower_sum / (root - excess)))
-    from_above = temperature * math.log(upper_sum / lower_sum) / 2 + gap / 2
-    return Threshold(float(ordered[above]), -from_above)
+    # Both sums are equal at b, a little off the middle: from the end that is nearer.
+    aside = temperature * math.log(lower_sum / upper_sum) / 2
+    if aside < 0:
+        return Threshold(float(ordered[below]), half_gap + aside)
+    return Threshold(float(ordered[above]), aside - half_gap)
 
 
 def laplace_cdf(u: Tensor) -> Tensor:
@@ -106,8 +111,9 @@ def laplace_cdf(u: Tensor) -> Tensor:
 
 
 def distances(scores: Tensor, threshold: Threshold, temperature: float) -> Tensor:
-    """u = ((r - hi) - lo) / t in float64."""
-    return ((scores.double() - threshold.hi) - threshold.lo) / temperature
+    """u = ((r - hi) - lo) / t in float64, by halves: r - hi may be over the largest float."""
+    half = (scores.double() / 2 - threshold.hi / 2) - threshold.lo / 2
+    return half / temperature * 2
 
 
 def mask_row(scores: Tensor, threshold: Threshold, temperature: float) -> Tensor:
@@ -137,6 +143,7 @@ def vjp_row(
     phi = torch.exp(-u.abs()) / 2
     q = torch.softmax(-u.abs(), dim=0)
     grad, u = torch.where(live, grad, 0.0), torch.where(live, u, 0.0)
+    u = u.clamp(-FARTHEST, FARTHEST)
     mean_grad = (grad * q).sum()
     d_scores = phi / temperature * (grad - mean_grad)
     d_temperature = -(grad * phi * (u - (q * u).sum())).sum() / temperature

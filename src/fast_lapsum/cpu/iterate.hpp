@@ -78,7 +78,8 @@ Root iterate(Source& source, double k, double t, double count, Bracket<T>& brack
     const auto interpolated = [&] {
         const double a = logit(bracket.mass_left, count), c = logit(bracket.mass_right, count);
         const double weight = a > c ? std::min(std::max((a - wanted) / (a - c), 0.02), 0.98) : 0.5;
-        return T(double(bracket.left) * (1 - weight) + double(bracket.right) * weight);
+        return T(double(saturated<T>(bracket.left)) * (1 - weight) +
+                 double(saturated<T>(bracket.right)) * weight);
     };
     T b = started ? start : interpolated();
     const double first_left = double(bracket.left), first_right = double(bracket.right);
@@ -106,8 +107,11 @@ Root iterate(Source& source, double k, double t, double count, Bracket<T>& brack
         (rising ? bracket.mass_left : bracket.mass_right) = k + excess;
 
         const double end = rising ? root.upper : root.lower;
-        // Compared as distances: b + step would round to a score that it must not reach.
-        const bool before_end = rising ? root.step <= end - root.b : root.step >= end - root.b;
+        // Compared as distances: b + step would round to a score that it must not reach. By halves:
+        // a distance may be over the largest number, and the step of a vanished sum is infinite.
+        const double half_step = root.step / 2, half_distance = end / 2 - root.b / 2;
+        const bool before_end = std::isfinite(root.step) && (rising ? half_step <= half_distance
+                                                                    : half_step >= half_distance);
         const bool nothing_between =
             rising ? end >= double(bracket.right) : end <= double(bracket.left);
         // k scores above and nothing near: the root is in the gap ahead, wherever that ends.
@@ -125,7 +129,7 @@ Root iterate(Source& source, double k, double t, double count, Bracket<T>& brack
         if (taken >= kBisectOnlyFrom) {
             trial = middle_float(bracket.left, bracket.right);
         } else if (std::abs(excess) <= 2 * (sum_below + sum_above)) {
-            trial = T(target);
+            trial = narrowed<T>(target);
         } else if (std::abs(excess) <= 2 || (taken > 3 && taken % 3 == 1)) {
             trial = T(end);  // few scores are left in between, or many that are equal
         } else {
@@ -138,13 +142,13 @@ Root iterate(Source& source, double k, double t, double count, Bracket<T>& brack
     return root;
 }
 
-// The pair (hi, lo) for b = anchor + offset, hi holding all that T can.
+// The pair (hi, lo) for b = anchor + offset, hi holding all that T can; b itself may be beyond the
+// largest number, both of the pair are finite.
 template <class T>
 Threshold as_pair(double anchor, double offset) {
     Threshold out;
-    constexpr double kMax = std::numeric_limits<T>::max();
-    out.hi = double(T(std::min(std::max(anchor + offset, -kMax), kMax)));
-    out.lo = double(T((anchor - out.hi) + offset));
+    out.hi = double(saturated<T>(anchor + offset));
+    out.lo = double(saturated<T>((anchor - out.hi) + offset));
     return out;
 }
 
@@ -167,20 +171,23 @@ Threshold finish(Source& source, const Root& root, double k, double t) {
     const Tails sums = source.tails(T(root.upper), T(root.lower), has_below ? T(root.lower) : T(0),
                                     has_above ? T(root.upper) : T(0), inverse);
     // The end of a band is not a score: nothing may be near it, and then it tells nothing.
-    if ((has_below && sums.sum_below < kVanished) || (has_above && sums.sum_above < kVanished))
-        return {};
-    const double excess = double(sums.above) - k, gap = root.upper - root.lower;
+    if ((has_below && sums.sum_below < kWhole) || (has_above && sums.sum_above < kWhole)) return {};
+    const double excess = double(sums.above) - k;
+    const double half_gap = root.upper / 2 - root.lower / 2;  // the gap itself may overflow
     // Half the exponent under the root, and hypot: neither square may underflow on its own.
     const double coupling =
         has_below && has_above
-            ? std::sqrt(sums.sum_above) * std::sqrt(sums.sum_below) * std::exp(-gap / (2 * t))
+            ? std::sqrt(sums.sum_above) * std::sqrt(sums.sum_below) * std::exp(-half_gap / t)
             : 0;
     const double hypotenuse = std::hypot(excess, coupling);
     if (excess > 0)
         return as_pair<T>(root.upper, -t * std::log(sums.sum_above / (hypotenuse + excess)));
     if (excess < 0)
         return as_pair<T>(root.lower, t * std::log(sums.sum_below / (hypotenuse - excess)));
-    return as_pair<T>(root.upper, -(t * std::log(sums.sum_above / sums.sum_below) + gap) / 2);
+    // Both sums are equal at b, a little off the middle: from the end that is nearer.
+    const double aside = t * std::log(sums.sum_below / sums.sum_above) / 2;
+    return aside < 0 ? as_pair<T>(root.lower, half_gap + aside)
+                     : as_pair<T>(root.upper, aside - half_gap);
 }
 
 // Float rows whose mass lies far from the threshold: one more step with sums in double, and the
@@ -202,7 +209,7 @@ void polish(Row<T>& row, const Root& root, double k, double t, Threshold* thresh
     ++row.passes;
     const double step =
         model_step(double(seen.above) - k, double(seen.at) + seen.sum_below, seen.sum_above);
-    if (std::abs(step) < 1e-3) {
+    if (std::abs(step) < 0x1p-12) {  // each score that it passes is off by 2^-25 at most
         const bool exact_mask = threshold->exact_mask;
         *threshold = as_pair<T>(b, t * step);
         threshold->exact_mask = exact_mask;

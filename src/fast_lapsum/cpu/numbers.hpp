@@ -19,6 +19,8 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 // A sum this small has lost its digits to denormals: treated as zero (2^-100).
 constexpr double kVanished = 7.888609052210118e-31;
+// Terms under 2^-126 are left out of float sums: n 2^-62 at most of one that is at least this.
+constexpr double kWhole = 0x1p-64;
 
 template <class To, class From>
 LAPSUM_INLINE To bits_as(From value) {
@@ -52,6 +54,21 @@ constexpr double kSaturation = 800;
 // The highest temperature is this part of the largest number: distances of 128 t must exist.
 constexpr double kHottest = 256;
 constexpr double kLog2E = 1.4426950408889634074, kLn2 = 0.69314718055994530942;
+
+// A double as T, infinite where T has no such number: a plain cast is undefined there.
+template <class T>
+LAPSUM_INLINE T narrowed(double value) {
+    constexpr double kMax = std::numeric_limits<T>::max();
+    if (value > kMax) return std::numeric_limits<T>::infinity();
+    return value < -kMax ? -std::numeric_limits<T>::infinity() : T(value);
+}
+
+// The same with the largest number in place of infinity.
+template <class T>
+LAPSUM_INLINE T saturated(double value) {
+    constexpr double kMax = std::numeric_limits<T>::max();
+    return value > kMax ? T(kMax) : value < -kMax ? T(-kMax) : T(value);
+}
 
 LAPSUM_INLINE float fused(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 LAPSUM_INLINE double fused(double a, double b, double c) { return __builtin_fma(a, b, c); }

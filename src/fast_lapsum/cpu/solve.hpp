@@ -65,38 +65,39 @@ bool sample_band(const Row<T>& row, double k, double t, Bracket<T>* band, T* gue
 
     Band<T> source{sample.data(), size, {}, 0, 0, t};
     const double quantile = laplace_quantile(share, count);
-    Bracket<T> bracket{T(seen.lowest - t * quantile), T(seen.highest - t * quantile), count - 0.5,
-                       0.5};
+    Bracket<T> bracket{narrowed<T>(seen.lowest - t * quantile),
+                       narrowed<T>(seen.highest - t * quantile), count - 0.5, 0.5};
     const double spread_bound = std::sqrt(share * (1 - share / count));
-    const T first = T(noised_quantile(seen, double(origin), share, t));
+    const T first = narrowed<T>(noised_quantile(seen, double(origin), share, t));
     const Root middle =
         iterate<T>(source, share, t, count, bracket, first, 0.05 * spread_bound, kBandPasses);
     if (!middle.found) return false;
-    const T centre = *guess = T(middle.estimate()), inverse = T(kLog2E / t);
+    const T centre = *guess = saturated<T>(middle.estimate()), inverse = T(kLog2E / t);
     double squares = 0;
     for (int64_t at = 0; at < size; at += kChunk)
         squares += squares_chunk(sample.data() + at, std::min(kChunk, size - at), centre, inverse);
     const double variance = std::max(squares - share * share / double(size), 0.0);
     const double margin = kSampleDeviations * std::sqrt(variance) + 2;
 
+    const double aside =
+        margin * 2 * t / std::max(middle.sum_below + middle.sum_above, margin / 8);
+
     *band = {-kMax, kMax, 0, 0, true};
     if (share + margin < count) {
-        bracket = {T(seen.lowest - t * quantile - 40 * t), centre, count - 0.5, share};
-        const T near = T(middle.b - margin * 2 * t /
-                                        std::max(middle.sum_below + middle.sum_above, margin / 8));
+        bracket = {narrowed<T>(seen.lowest - t * quantile - 40 * t), centre, count - 0.5, share};
+        const T near = narrowed<T>(middle.b - aside);
         const Root root =
             iterate<T>(source, share + margin, t, count, bracket, near, margin / 6, kBandPasses);
         if (!root.found) return false;
-        band->left = std::min(T(root.estimate()), centre);
+        band->left = std::min(saturated<T>(root.estimate()), centre);
     }
     if (share > margin) {
-        bracket = {centre, T(seen.highest - t * quantile + 40 * t), share, 0.5};
-        const T near = T(middle.b + margin * 2 * t /
-                                        std::max(middle.sum_below + middle.sum_above, margin / 8));
+        bracket = {centre, narrowed<T>(seen.highest - t * quantile + 40 * t), share, 0.5};
+        const T near = narrowed<T>(middle.b + aside);
         const Root root =
             iterate<T>(source, share - margin, t, count, bracket, near, margin / 6, kBandPasses);
         if (!root.found) return false;
-        band->right = std::max(T(root.estimate()), centre);
+        band->right = std::max(saturated<T>(root.estimate()), centre);
     }
     return true;
 }
@@ -151,7 +152,7 @@ bool gather_band(Row<T>& row, T lower, T upper, double t, int64_t most, Tails* o
 // they are not few, do not hold the root, or do not tell it well.
 template <class T>
 bool solve_in_band(Row<T>& row, Bracket<T> bracket, T guess, double k, double t, Threshold* out) {
-    const T lower = bracket.left, upper = bracket.right;
+    const T lower = saturated<T>(bracket.left), upper = saturated<T>(bracket.right);
     std::vector<T> band;
     Tails outside;
     if (!gather_band(row, lower, upper, t, row.n / 32 + 8192, &outside, band)) return false;
@@ -181,8 +182,9 @@ struct Kin {
 template <class T>
 bool solve_by_guess(Row<T>& row, double k, double t, Kin* kin, Threshold* out) {
     if (kin->is_alike && kin->k == k && kin->t == t) {
-        const Bracket<T> band{T(kin->b - kin->reach), T(kin->b + kin->reach), 0, 0, true};
-        kin->is_alike = solve_in_band(row, band, T(kin->b), k, t, out);
+        const Bracket<T> band{saturated<T>(kin->b - kin->reach), saturated<T>(kin->b + kin->reach),
+                              0, 0, true};
+        kin->is_alike = solve_in_band(row, band, saturated<T>(kin->b), k, t, out);
         kin->b = out->hi + out->lo;
         if (kin->is_alike) return true;
     }
@@ -353,17 +355,16 @@ Solution solve_row(Row<T>& row, double k, double t, double start, bool hard, Kin
         out.threshold = {seen.lowest, -std::min(kSaturation * t, kMax / 2), false, false};
     } else {
         const double quantile = laplace_quantile(remaining, finite);
-        const auto clamp = [=](double b) { return T(std::min(std::max(b, -kMax), kMax)); };
-        Bracket<T> bracket{clamp(seen.lowest - t * quantile), clamp(seen.highest - t * quantile), 0,
-                           0};
-        // Rounding must not leave the root outside.
-        bracket.left = std::nextafter(bracket.left, T(-kMax));
-        bracket.right = std::nextafter(bracket.right, T(kMax));
+        Bracket<T> bracket{narrowed<T>(seen.lowest - t * quantile),
+                           narrowed<T>(seen.highest - t * quantile), 0, 0};
+        // Rounding must not leave the root outside, which may be beyond the largest number.
+        bracket.left = std::nextafter(bracket.left, T(-kInfinity));
+        bracket.right = std::nextafter(bracket.right, T(kInfinity));
         bracket.mass_left = double(valid) - 0.5;
         bracket.mass_right = double(seen.infinite) + 0.5;
         // A warm start, or the quantile of scores and kernel noise together, taken as logistic.
-        const T guess =
-            std::isnan(start) ? T(noised_quantile(seen, double(origin), remaining, t)) : T(start);
+        const T guess = narrowed<T>(
+            std::isnan(start) ? noised_quantile(seen, double(origin), remaining, t) : start);
         const int most_first = std::min(kFirstPasses, row.most_passes),
                   last = std::min(kLastPasses, row.most_passes);
         Root root = iterate<T>(row, k, t, double(valid), bracket, guess, 0, most_first);

@@ -98,36 +98,37 @@ RowGradient write_gradient(Row<T>& row, const Strided& grad, const Threshold& th
         });
     };
     GradientSums sums = sums_at(scale);
-    double shift = 0;  // e is 2^shift times what it would be
+    double shift = 0;  // e is e^shift times what it would be
     if (!(sums.e >= 0x1p-60)) {
         // All of phi has underflowed, yet q has not: sum relative to the nearest score on either
         // side. What lies on the other side of so wide a gap vanishes by itself.
         const Pass seen = row.pass(scale.hi, scale.inverse);
-        const double b = threshold.hi, lo = threshold.lo;
+        const double b = threshold.hi, lo = threshold.lo;  // halved: distances may overflow
         const double below = seen.at > 0 && lo >= 0 ? b : seen.nearest_below;
         const double above = seen.at > 0 && lo < 0 ? b : seen.nearest_above;
-        const double v_below = ((b - below) + lo) * (kLog2E / t);
-        const double v_above = ((above - b) - lo) * (kLog2E / t);
-        shift = std::min(v_below, v_above);
+        const double u_below = ((b / 2 - below / 2) + lo / 2) / t * 2;
+        const double u_above = ((above / 2 - b / 2) - lo / 2) / t * 2;
+        shift = std::min(u_below, u_above);
         if (!(shift < kInfinity)) {  // no score takes part
             fill(row, out, T(0));
             return {};
         }
         sums = {};
-        const auto add_side = [&](double end, double v, double sign) {
-            const double weight = std::exp2(shift - v);
+        const auto add_side = [&](double end, double u, double sign) {
+            const double weight = std::exp(shift - u);
             if (!(weight > 0)) return;
             const GradientSums side = sums_at(Scale<T>(end, 0, t));
-            sums.add({weight * side.e, weight * side.ge, weight * (side.ue + sign * v * side.e),
-                      weight * (side.gue + sign * v * side.ge)});
+            const double v = std::exp(-shift) > 0 ? sign * u * kLog2E : 0;  // no phi, no use for it
+            sums.add({weight * side.e, weight * side.ge, weight * (side.ue + v * side.e),
+                      weight * (side.gue + v * side.ge)});
         };
-        add_side(below, v_below, -1);
-        add_side(above, v_above, 1);
+        add_side(below, u_below, -1);
+        add_side(above, u_above, 1);
     }
     const double mean = sums.ge / sums.e, mean_v = sums.ue / sums.e;
     RowGradient out_row;
     out_row.budget = mean;
-    out_row.temperature = -0.5 * std::exp2(-shift) * kLn2 * (sums.gue - mean_v * sums.ge) / t;
+    out_row.temperature = -0.5 * std::exp(-shift) * kLn2 * (sums.gue - mean_v * sums.ge) / t;
     const double sign = row.largest ? 1 : -1;
     const T factor = T(sign * 0.5 / t), mean_grad = T(mean);
     row.each_block([&](int64_t, int64_t first, int64_t count) {

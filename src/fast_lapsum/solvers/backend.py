@@ -31,6 +31,8 @@ SOLVERS: dict[str, Solver] = {
 SATURATION = 800.0
 #: The highest temperature is this part of the largest number: distances of 128 t must exist.
 HOTTEST = 256.0
+#: Farther away in temperatures phi is 0, and its product with a distance must not be NaN.
+FARTHEST = 1e4
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -111,6 +113,7 @@ def backward(
     weighted = grads * torch.exp(decay) / 2
     mean_grad = (grads * q).sum(-1)
     d_scores = (grads - mean_grad[:, None]) * torch.exp(decay) / (2 * t)
+    u = u.clamp(-FARTHEST, FARTHEST)
     mean_u = (q * u).sum(-1)
     d_temperature = -(weighted * (u - mean_u[:, None])).sum(-1) / t[:, 0]
 

@@ -76,10 +76,14 @@ def interval_root(
     # b is measured from the end whose formula does not cancel; an open end is never that end.
     from_upper = -temperature * torch.log(upper_sum / (root + excess))
     from_lower = temperature * torch.log(lower_sum / (root - excess))
-    # Without excess both exponentials are equal, however small: the gap is halved in logarithms.
-    balanced = -temperature * torch.log(upper_sum / lower_sum) / 2 - half_gap
-    hi = torch.where(excess < 0, lower_score, upper_score)
-    lo = torch.where(excess < 0, from_lower, torch.where(excess > 0, from_upper, balanced))
+    # Without excess both exponentials are equal, however small: the gap is halved in logarithms,
+    # from the end that b is nearer to, as half a gap and more may be over the largest float.
+    off_middle = temperature * torch.log(upper_sum / lower_sum) / 2
+    from_lower = torch.where(excess < 0, from_lower, half_gap - off_middle)
+    from_upper = torch.where(excess > 0, from_upper, -half_gap - off_middle)
+    is_lower = (excess < 0) | ((excess == 0) & (off_middle > 0))
+    hi = torch.where(is_lower, lower_score, upper_score)
+    lo = torch.where(is_lower, from_lower, from_upper)
     return hi, lo
 
 

@@ -275,9 +275,12 @@ def finish(
         root = hypotenuse(excess, coupling)
         from_above = -t * tl.log(above64 / (root + excess))
         from_below = t * tl.log(below64 / (root - excess))
-        balanced = -0.5 * t * tl.log(above64 / below64) - half_gap
+        # Without excess: from the end that b is nearer to, as half a gap and more may be no number.
+        off_middle = 0.5 * t * tl.log(above64 / below64)
+        is_lower = (excess < 0) | ((excess == 0) & (off_middle > 0))
+        balanced = tl.where(is_lower, half_gap, -half_gap) - off_middle
         offset = tl.where(excess > 0, from_above, tl.where(excess < 0, from_below, balanced))
-        anchor = tl.where(excess < 0, lower.to(tl.float64), upper.to(tl.float64))
+        anchor = tl.where(is_lower, lower.to(tl.float64), upper.to(tl.float64))
         # A clear excess is made up on one side; what has vanished on the other does not count then.
         is_told_below = (not has_below) | (below64 >= VANISHED) | (excess > 2.0**-10)
         is_told_above = (not has_above) | (above64 >= VANISHED) | (excess < -(2.0**-10))
