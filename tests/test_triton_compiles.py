@@ -6,6 +6,7 @@ The launches are those of launch.py and long_rows.py, recorded, with all their p
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -148,7 +149,8 @@ def fresh_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
 
 
-def _compile(what: Launch, capability: int) -> None:
+def _compile(what: Launch, capability: int) -> str:
+    """Down to machine code; returns the PTX."""
     kernel = KERNELS[what.kernel]
     positions = {name: position for position, name in enumerate(kernel.arg_names)}
     source = ASTSource(
@@ -162,6 +164,7 @@ def _compile(what: Launch, capability: int) -> None:
     )
     assert compiled.asm["cubin"], f"{what.kernel} has no machine code"
     assert compiled.metadata.shared <= SHARED_MEMORY, f"{what.kernel}: {compiled.metadata.shared}"
+    return str(compiled.asm["ptx"])
 
 
 def test_every_kernel_is_compiled_here(record: Callable[..., list[Launch]]) -> None:
@@ -207,11 +210,35 @@ def test_huge_rows_compile(record: Callable[..., list[Launch]]) -> None:
         _compile(what, 90)
 
 
-@pytest.mark.parametrize(("n", "fuses"), [(8, False), (32, False), (33, True), (4096, True)])
-def test_threads_that_hold_one_score_do_not_fuse(
-    record: Callable[..., list[Launch]], n: int, fuses: bool
+def _sums_with_a_fused_product(ptx: str) -> int:
+    """Additions of another thread's number into which a thread's own product went unrounded."""
+    shuffled: set[str] = set()
+    count = 0
+    for line in ptx.splitlines():
+        operation, _, operands = line.strip().rstrip(";").replace("{", "").partition(" ")
+        names = re.findall(r"%\w+", operands)
+        if not names:
+            continue
+        if operation.startswith("shfl") or (
+            operation.startswith("mov") and shuffled.intersection(names[1:])
+        ):
+            shuffled.add(names[0])
+        count += operation.startswith("fma") and names[-1] in shuffled
+    return count
+
+
+@pytest.mark.parametrize("n", [8, 32, 33, 300])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_threads_of_a_warp_agree_about_sums(
+    record: Callable[..., list[Launch]], n: int, dtype: torch.dtype
 ) -> None:
-    """A fused product would give each thread of a warp a sum, and so a way, of its own."""
-    launches = record((2, n), torch.float32)
-    assert {what.kernel for what in launches} == {"rows_forward", "rows_backward"}
-    assert all(dict(what.options)["enable_fp_fusion"] is fuses for what in launches)
+    """Else each would have a sum, and so a way through the solver, of its own."""
+    for what in record((2, n), dtype):
+        assert _sums_with_a_fused_product(_compile(what, 90)) == 0, what.kernel
+
+
+def test_fusing_would_part_the_threads(record: Callable[..., list[Launch]]) -> None:
+    """The test above can fail: this is what rows of up to 32 scores were before."""
+    for what in record((2, 8), torch.float32):
+        fused = what._replace(options=(*what.options, ("enable_fp_fusion", True)))
+        assert _sums_with_a_fused_product(_compile(fused, 90)) > 0, what.kernel

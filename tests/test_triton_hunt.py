@@ -72,3 +72,12 @@ def test_the_lowest_number_as_a_mask(dtype: torch.dtype, n: int) -> None:
     budgets = (0.3, 1.0, 1.5, n - low, n - low + 0.5, n - 1.0, n - 1e-3)
     for k in budgets if n < 1000 else budgets[::3]:
         assert_right(Batch(scores, k, 0.1, None, True), f"k = {k}")
+
+
+@pytest.mark.parametrize(("dtype", "k"), [(torch.float32, 1e-46), (torch.float64, 5e-324)])
+@pytest.mark.parametrize("n", [5, 17_000])
+def test_a_budget_below_all_numbers_is_an_answer(dtype: torch.dtype, k: float, n: int) -> None:
+    g = torch.Generator().manual_seed(n)
+    scores = torch.randn(1, n, generator=g, dtype=dtype)
+    for t in (1e-8, 0.5, 1e36):
+        assert_right(Batch(scores, torch.tensor([k], dtype=torch.float64), t, None, True), f"{t}")

@@ -60,7 +60,7 @@ def forward(
     out = torch.empty_like(scores, dtype=out_dtype)
     threshold = scores.new_empty((*scores.shape[:-1], 2), dtype=kept)
     if scores.dtype == torch.float64:
-        budget, budget_number = fitting(budget, budget_number, scores)
+        budget, budget_number = fitting(budget, budget_number, scores, exactly=True)
         temperature, temperature_number = fitting(temperature, temperature_number, scores)
     key = None
     if (

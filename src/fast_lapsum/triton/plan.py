@@ -223,7 +223,8 @@ def plan(
     wanted = tl.where(
         (fits | is_tail) & (not ((error <= allowed) & (crossed <= 1))), BAND, STATISTICS
     )
-    is_soft = (t >= smallest_normal(COMPUTE)) & (t <= limit / HOTTEST) & (k > 0) & (k < n)
+    is_soft = (t >= smallest_normal(COMPUTE)) & (t <= limit / HOTTEST)
+    is_soft = is_soft & (k >= smallest_normal(COMPUTE) * n) & (k < n)
     is_known = (tl.abs(b) < float("inf")) & (half_window < float("inf"))
     wanted = tl.where(is_soft & is_known, wanted, CORNER)
     return wanted, b, half_window, lo, hi

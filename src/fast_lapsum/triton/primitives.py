@@ -33,7 +33,7 @@ def largest_finite(COMPUTE: tl.constexpr):
 
 @triton.jit
 def as_finite(x, COMPUTE: tl.constexpr):
-    """The nearest number to x, which may be infinite."""
+    """The nearest number to x, which may be infinite; some number where it is NaN."""
     limit = largest_finite(COMPUTE)
     return tl.minimum(tl.maximum(x, -limit), limit)
 

@@ -114,7 +114,7 @@ def take_statistics(
                 sums += e
             else:
                 # Neighbouring scores are certified by S< itself, however small; a NaN must show.
-                sums += tl.where(distance >= 0, 0.0, e)
+                sums += tl.where(r >= b, 0.0, e)
             above_sums += tl.where(is_above, e, 0.0)
             # Counts in one, at most 16 each: above, above and near, not above and near, equal.
             counts += tl.where(

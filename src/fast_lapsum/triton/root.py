@@ -39,7 +39,7 @@ def _over(above, out_above, k, HOLDS: tl.constexpr, COMPUTE: tl.constexpr):
 
 @triton.jit
 def _vanished(HOLDS: tl.constexpr, COMPUTE: tl.constexpr):
-    """Sums below this have no digits left and count as nothing.
+    """Sums below this have too few digits left and count as nothing.
 
     Those over a band are integers, off by 2^-31 at most, or 2^-77 with float64's remainders.
     """
@@ -140,6 +140,8 @@ def iterate(
         in_gap = (count_excess == 0) & (tl.where(rising, sum_above, sum_below) == 0)
         direct = tl.abs(relative) <= negligible_step(COMPUTE)
         found = before_end | nothing_between | in_gap | direct
+        if (HOLDS == "band") | (HOLDS == "lists"):
+            direct = direct & (sum_below + sum_above > 2.0**-10)  # else finishing has more digits
         if not found:
             trial = b + step
             if (taken >= BISECT_ONLY_FROM) | (tl.abs(excess) > 2 * (sum_below + sum_above)):

@@ -108,7 +108,7 @@ def solve_row(
         elif finite == 0:
             hi = tl.zeros((), COMPUTE)
             lo = tl.zeros((), COMPUTE)
-        elif remaining == 0:
+        elif remaining < tiny * finite:  # nothing, or so little that no p is a normal number
             hi = highest
             lo = edge
         elif remaining == finite:
@@ -162,7 +162,8 @@ def solve_clean_row(
     lo = tl.full((), float("nan"), COMPUTE)
     lowest, highest, mean, square = survey_clean(r, inside, origin, n)
     is_soft = (t >= smallest_normal(COMPUTE)) & (t <= largest_finite(COMPUTE) / HOTTEST)
-    if is_soft & (k > 0) & (k < n) & (square < float("inf")):
+    is_between = (k >= smallest_normal(COMPUTE) * n) & (k < n)
+    if is_soft & is_between & (square < float("inf")):
         length = tl.zeros((), tl.float64) + n
         count = length.to(COMPUTE)
         left, right = prior_bracket(lowest, highest, k, length, t, COMPUTE)

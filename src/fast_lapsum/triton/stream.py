@@ -1,6 +1,6 @@
 """Long rows: full readings shared by several programs, each closed by one step of the solver.
 
-The first round starts from the sample. A round is one of two kinds, chosen on the device:
+The first round starts from the sample. A round is mostly one of two kinds, chosen on the device:
 
 * statistics at a trial threshold b: N>, S<, S> and counts of the scores near b. The root of the
   interval equation from b is exact up to what it crosses, and the counts bound that; mostly, at
@@ -178,12 +178,15 @@ def round_forward(
         hi = tl.load(state + 4).to(COMPUTE)
         left = tl.load(state + 5).to(COMPUTE)
         right = tl.load(state + 6).to(COMPUTE)
-    # Far from all scores a round before this one may have looked for the next trial at infinity.
+    # Far from all scores a round before this one may have put the next trial at infinity.
     is_somewhere = (tl.abs(b) < float("inf")) & (tl.abs(half_window) < float("inf"))
-    if is_somewhere & ((wanted == BAND) | (wanted == STATISTICS) | (wanted == LADDER)):
-        # A sample of equal scores puts both ends of a band onto them: they would count twice.
+    if (wanted == BAND) | (is_somewhere & ((wanted == STATISTICS) | (wanted == LADDER))):
+        # A sample of equal scores puts both ends of a band onto them: they would count twice. The
+        # end that is moved goes towards 0, where there are numbers.
         is_closed = (wanted == BAND) & (lo >= hi)
-        lo = tl.where(is_closed, hi - digits(COMPUTE) * tl.abs(hi) - smallest_normal(COMPUTE), lo)
+        apart = digits(COMPUTE) * tl.abs(hi) + smallest_normal(COMPUTE)
+        lo = tl.where(is_closed, tl.where(hi > 0, hi - apart, hi), lo)
+        hi = tl.where(is_closed & (hi <= 0), hi + apart, hi)
         if not IS_FIRST:
             r = load_tile(
                 scores, mask, first, count, scores_along, mask_along, LARGEST, BLOCK, COMPUTE

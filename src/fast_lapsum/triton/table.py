@@ -18,9 +18,10 @@ def row_options(warps: tuple[tuple[int, int], ...], block: int) -> dict[str, int
     """How the kernel of a row on chip is compiled, from a table of warps.
 
     The threads of one warp agree about a sum because they add the same numbers. If each holds one
-    score, the first numbers they add are products, their own and another thread's, and a fused
+    score, the first numbers they add may be products, their own and another thread's, and a fused
     multiply-add would not round their own: the last digit of the sum would differ from thread to
-    thread, and so would the way each takes through the solver.
+    thread, and so would the way each takes through the solver. With two scores or more a thread's
+    own sum comes first.
     """
     count = next(count for longest, count in warps if block <= longest)
     return {"num_warps": count, "enable_fp_fusion": block > 32 * count}
