@@ -7,6 +7,7 @@ import queue
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,6 +27,7 @@ from rich.progress import (
 
 from fast_lapsum.bench import environment, sources
 from fast_lapsum.bench.results import write_json
+from fast_lapsum.solvers.backend import SOLVERS
 
 from . import wrong_rows
 from .check import against_reference, judge, solve
@@ -107,11 +109,11 @@ class Tally:
 
 def main(
     rows: Annotated[
-        int, typer.Option(help="Rows of up to 16,384 scores, of each seed.")
+        int, typer.Option(min=0, help="Rows of up to 16,384 scores, of each seed.")
     ] = 1_000_000,
-    long_rows: Annotated[int, typer.Option(help="Longer rows, of each seed.")] = 0,
+    long_rows: Annotated[int, typer.Option(min=0, help="Longer rows, of each seed.")] = 0,
     seed: Annotated[int, typer.Option(help="Other seeds make other rows.")] = 0,
-    seeds: Annotated[int, typer.Option(help="So many seeds, one after the other.")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, help="So many seeds, one after the other.")] = 1,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     solver: Annotated[
         str,
@@ -121,11 +123,13 @@ def main(
     calls: Annotated[str, typer.Option(help="How calls are made: which, by commas.")] = ",".join(
         dict.fromkeys(CALLS)
     ),
-    jobs: Annotated[int, typer.Option(help="Processes; 0: as many as help.")] = 0,
+    jobs: Annotated[int, typer.Option(min=0, help="Processes; 0: as many as help.")] = 0,
     sample: Annotated[
-        int, typer.Option(help="One batch in so many is compared with the reference, too.")
+        int, typer.Option(min=1, help="One batch in so many is compared with the reference, too.")
     ] = 4,
-    scores_at_once: Annotated[int, typer.Option(help="Of a batch; 0: what suits the device.")] = 0,
+    scores_at_once: Annotated[
+        int, typer.Option(min=0, help="Of a batch; 0: what suits the device.")
+    ] = 0,
     out: Annotated[Path, typer.Option(help="Where wrong rows are kept.")] = Path(
         "build/hunt/wrong.json"
     ),
@@ -133,7 +137,10 @@ def main(
         Path | None, typer.Option(help="A results file (JSON): what was looked at and found.")
     ] = None,
     again: Annotated[
-        Path | None, typer.Option(help="Run the rows that a hunt kept, instead of a hunt.")
+        Path | None,
+        typer.Option(
+            help="Run the rows that a hunt kept, instead of a hunt.", exists=True, dir_okay=False
+        ),
     ] = None,
 ) -> None:
     """Look for rows whose budget is not met.
@@ -144,12 +151,15 @@ def main(
     gradients. Wrong rows are kept with all that is needed to run them again (--again), and named at
     the end. Exits with 1 if there are any.
     """
-    if again is not None:
-        raise typer.Exit(1 if _again(again, device, solver) else 0)
+    _check("--solver", [solver], ("auto", *SOLVERS, "interpreted"))
+    _check("--dtypes", dtypes.split(","), DTYPES)
+    _check("--calls", calls.split(","), CALLS)
     on_gpu = device.startswith("cuda")
     if on_gpu and not torch.cuda.is_available():
         console.print("error: --device cuda, but torch finds no GPU here", style="red")
         raise typer.Exit(2)
+    if again is not None:
+        raise typer.Exit(1 if _again(again, device, solver) else 0)
     at_once = scores_at_once or (1 << 26 if on_gpu else 1 << 20)
     size = Size(rows, long_rows, at_once, tuple(dtypes.split(",")), tuple(calls.split(",")))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -172,6 +182,13 @@ def main(
         console.print(f"not finished: {failed}", style="red", markup=False)
         raise typer.Exit(2)
     raise typer.Exit(1 if tally.wrong else 0)
+
+
+def _check(option: str, given: list[str], known: Sequence[str]) -> None:
+    for name in given:
+        if name not in known:
+            expected = ", ".join(dict.fromkeys(known))
+            raise typer.BadParameter(f"'{name}' is none of: {expected}.", param_hint=option)
 
 
 def _hunt(job: Job, all_specs: list[Spec], jobs: int, tally: Tally) -> str:
@@ -244,7 +261,11 @@ def _label(spec: Spec) -> str:
 def _again(path: Path, device: str, solver: str) -> int:
     """Run kept rows again; how many are wrong."""
     count = 0
-    kept = wrong_rows.read(path)
+    try:
+        kept = wrong_rows.read(path)
+    except ValueError as error:
+        console.print(f"error: {error}", style="red", markup=False)
+        raise typer.Exit(2) from None
     for entry, batch in kept:
         here = batch._replace(
             scores=batch.scores.to(device),

@@ -66,9 +66,13 @@ def write(path: Path, found: list[Found]) -> None:
 
 def read(path: Path) -> list[tuple[dict[str, Any], Batch]]:
     """What :func:`write` wrote, each row as a batch of one; ``path`` is that of the .json."""
-    entries = json.loads(path.read_text())
+    try:
+        entries = json.loads(path.read_text())
+        stored = np.load(path.with_suffix(".npz"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} and its .npz are no rows that a hunt kept: {error}") from error
     rows = []
-    with np.load(path.with_suffix(".npz")) as arrays:
+    with stored as arrays:
         for entry in entries:
             label = entry["row"]
             dtype = getattr(torch, entry.get("dtype", "float32"))
