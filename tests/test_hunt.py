@@ -54,7 +54,7 @@ def test_a_slice_of_the_hunt_finds_nothing(solver: str, rows: int) -> None:
 
 
 def test_long_rows_of_the_hunt() -> None:
-    lengths = {n for some, _ in LONG_CLASSES for n in some}
+    lengths = {n for some, _ in LONG_CLASSES for n in some if n <= 1 << 20}
     found = hunted(Size(0, 60, 1 << 18, ("float32", "float64")), sample=50)
     assert {done.spec.n for done in found} == lengths
     assert not names(found)

@@ -16,7 +16,10 @@ CLASSES = ((SHORT, 0.32), (MIDDLE, 0.32), (LARGE, 0.33), (LARGEST, 0.03))
 #: Longer rows than one program of a GPU holds.
 LONG = (16385, 20_000, 32_768, 40_000)
 LONGER = (65_536, 65_537, 100_000)
-LONGEST = (131_072, (1 << 18) - 1, (1 << 18) + 1, 1_000_000, (1 << 21) + 1, 3_000_000)
+LONGEST = (
+    *(131_072, (1 << 18) - 1, (1 << 18) + 1, 1_000_000),
+    *((1 << 21) + 1, 3_000_000, (1 << 25) + 1),
+)
 LONG_CLASSES = ((LONG, 0.85), (LONGER, 0.1498), (LONGEST, 0.0002))
 #: What compiling a group's kernels costs, in scores; of no account on a CPU.
 COMPILATION = 1_000_000_000
@@ -51,6 +54,8 @@ def _specs(
         # Every length and dtype gets the same number of rows, in whole batches of one kind each.
         wanted = max(1, round(rows * share / (len(lengths) * len(size.dtypes)))) if rows else 0
         for n in lengths:
+            if n > 4 * size.scores_at_once:
+                continue  # a GPU's boundaries: a CPU would be long at it
             for dtype in size.dtypes:
                 left = wanted
                 while left > 0:
