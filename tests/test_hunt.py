@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from cases import num_threads
 from fast_lapsum import soft_topk
 from hunting import wrong_rows
 from hunting.check import against_reference, judge, solve
@@ -28,7 +29,8 @@ DTYPES = ("float32", "float64", "bfloat16", "float16")
 
 
 def hunted(size: Size, solver: str = "auto", seed: int = 5, sample: int = 20) -> list[Done]:
-    return list(work(Job("cpu", solver, torch.get_num_threads(), sample), specs(seed, size)))
+    with num_threads(1):
+        return list(work(Job("cpu", solver, 1, sample), specs(seed, size)))
 
 
 def names(found: list[Done]) -> list[str]:
@@ -45,10 +47,10 @@ def test_kept_rows_are_right(kept: str, solver: str) -> None:
         assert not wrong[0], f"{wrong_rows.name(entry)}: off by {float(error[0]):.3g}"
 
 
-@pytest.mark.parametrize(("solver", "rows"), [("auto", 12_000), ("two_exponential", 600)])
+@pytest.mark.parametrize(("solver", "rows"), [("auto", 6000), ("two_exponential", 600)])
 def test_a_slice_of_the_hunt_finds_nothing(solver: str, rows: int) -> None:
     found = hunted(Size(rows, 0, 1 << 16, DTYPES), solver)
-    assert sum(done.sampled for done in found) > 50
+    assert sum(done.sampled for done in found) > 20
     assert not names(found)
     assert not any(done.wrong for done in found)
 
