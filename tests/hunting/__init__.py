@@ -5,5 +5,5 @@
 * rows.py makes the rows: what users have and what attackers would make.
 * check.py says how far a sum may be from its budget, and compares a sample with the reference.
 * plan.py says which batches a run is made of, worker.py works through its share of them.
-* wrong_rows.py keeps what was found, so that it can be run again.
+* tally.py adds up what the workers tell; wrong_rows.py keeps what is wrong, to be run again.
 """

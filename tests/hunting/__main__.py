@@ -8,9 +8,8 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from datetime import datetime, timezone
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 import torch.multiprocessing as processes
@@ -25,7 +24,6 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from fast_lapsum.bench import environment, sources
 from fast_lapsum.bench.results import write_json
 from fast_lapsum.solvers.backend import SOLVERS
 
@@ -33,78 +31,11 @@ from . import wrong_rows
 from .check import against_reference, judge, solve
 from .plan import Size, share_of, specs
 from .rows import CALLS, Spec
+from .tally import Tally, label
 from .worker import Done, Job, run, work
 
-#: Wrong rows that are kept: more of them tell nothing new.
-MOST_KEPT = 200
-MOST_NAMED = 40
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 console = Console()
-
-
-class Tally:
-    """What has been seen so far."""
-
-    def __init__(self, out: Path) -> None:
-        self.out = out
-        self.rows: dict[str, int] = {}
-        self.long_rows = self.large_rows = self.wrong = self.sampled = 0
-        self.worst, self.worst_spec = 0.0, ""
-        self.found: list[wrong_rows.Found] = []
-        self.slowest, self.slowest_spec = 0.0, ""
-
-    def add(self, done: Done) -> None:
-        spec = done.spec
-        self.rows[spec.dtype] = self.rows.get(spec.dtype, 0) + spec.rows
-        self.long_rows += spec.rows * (spec.n > 16384)
-        self.large_rows += spec.rows * (1024 <= spec.n <= 16384)
-        self.wrong += done.wrong
-        self.sampled += done.sampled
-        if done.worst > self.worst:
-            self.worst, self.worst_spec = done.worst, _label(spec)
-        if done.seconds > self.slowest:
-            self.slowest, self.slowest_spec = done.seconds, _label(spec)
-        if done.found and len(self.found) < MOST_KEPT:
-            self.found += done.found[: MOST_KEPT - len(self.found)]
-            wrong_rows.write(self.out, self.found)  # at once: an interrupted hunt keeps its finds
-
-    def record(self, settings: dict[str, Any], seconds: float, failed: str) -> dict[str, Any]:
-        """A results file: how many rows of what were looked at, and what was found."""
-        return {
-            "benchmark": "hunt",
-            "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            "complete": not failed,
-            "environment": environment.describe(),
-            "sources": sources.describe("hunt", settings["device"]),
-            "settings": settings,
-            "seconds": round(seconds, 1),
-            "rows": self.rows,
-            "rows_on_chip": sum(self.rows.values()) - self.long_rows,
-            "of_those_with_1024_scores_or_more": self.large_rows,
-            "longer_rows": self.long_rows,
-            "compared_with_reference": self.sampled,
-            "wrong": self.wrong,
-            "largest_error_over_bound": self.worst,
-            "largest_error_at": self.worst_spec,
-        }
-
-    def print(self, seconds: float) -> None:
-        total = sum(self.rows.values())
-        by_dtype = ", ".join(f"{name} {count:,}" for name, count in self.rows.items())
-        on_chip = total - self.long_rows
-        console.print(f"{total:,} rows in {seconds:.0f} s: {by_dtype}")
-        console.print(
-            f"of up to 16,384 scores {on_chip:,}, of which {self.large_rows:,} have 1024 or more; "
-            f"longer {self.long_rows:,}; compared with the reference {self.sampled:,}"
-        )
-        console.print(f"largest error {self.worst:.3g} of its bound: {self.worst_spec}")
-        console.print(f"slowest batch {self.slowest:.1f} s: {self.slowest_spec}")
-        if not self.wrong:
-            console.print("wrong rows: none")
-            return
-        console.print(f"wrong rows: {self.wrong:,}; kept in {self.out} and its .npz:", style="red")
-        for number, found in enumerate(self.found[:MOST_NAMED]):
-            console.print(f"  {wrong_rows.name({'row': f'row{number:02}', **found.entry})}")
 
 
 def main(
@@ -165,7 +96,7 @@ def main(
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     jobs = jobs or min(12 if on_gpu else 64, cores or 1)
     job = Job(device, solver, max(1, (cores or 1) // jobs), sample)
-    tally = Tally(out)
+    tally = Tally(out, console)
     start = time.perf_counter()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a time limit ends it like Ctrl-C
     try:
@@ -206,7 +137,7 @@ def _hunt(job: Job, all_specs: list[Spec], jobs: int, tally: Tally) -> str:
 
         def hear(done: Done) -> None:
             tally.add(done)
-            state = f"{tally.wrong} wrong, {_label(done.spec)}"
+            state = f"{tally.wrong} wrong, {label(done.spec)}"
             bar.update(task, advance=1, description=state)
             if not console.is_terminal:
                 quiet.hear(state)
@@ -252,10 +183,6 @@ class Quiet:
         if time.monotonic() - self.last > 10:
             self.last = time.monotonic()
             print(f"{self.done:,} of {self.total:,} batches, {state}", flush=True)
-
-
-def _label(spec: Spec) -> str:
-    return f"{spec.rows:,} x {spec.n:,} {spec.dtype}, {spec.kind}, {spec.call}"
 
 
 def _again(path: Path, device: str, solver: str) -> int:

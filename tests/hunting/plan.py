@@ -7,13 +7,15 @@ from typing import NamedTuple
 
 from .rows import CALLS, KINDS, Spec
 
+#: The longest row that one program of a GPU holds.
+ON_CHIP = 16384
 #: Row lengths around every boundary of the launch table, with what share of the rows they get.
 SHORT = (1, 2, 3, 5, 8, 15, 16, 17, 31, 32, 33, 63, 64)
 MIDDLE = (65, 100, 127, 128, 129, 197, 255, 256, 257, 500, 511, 512, 513, 768, 1000, 1023)
 LARGE = (1024, 1025, 1536, 2047, 2048, 2049, 3000, 4095, 4096, 4097, 5000)
 LARGEST = (8191, 8192, 8193, 12000, 16383, 16384)
 CLASSES = ((SHORT, 0.32), (MIDDLE, 0.32), (LARGE, 0.33), (LARGEST, 0.03))
-#: Longer rows than one program of a GPU holds.
+#: Longer rows.
 LONG = (16385, 20_000, 32_768, 40_000)
 LONGER = (65_536, 65_537, 100_000)
 LONGEST = (
