@@ -41,11 +41,12 @@ lint: $(INSTALLED) ## ruff and mypy
 
 # Triton decides on import whether it interprets kernels, hence a process of its own, and another one
 # for compiling them. Where there is no Triton nothing is collected, which pytest reports by 5.
-INTERPRETED := tests/test_triton_interpreted.py tests/test_triton_rounds.py tests/test_triton_hunt.py
-COMPILED := tests/test_triton_compiles.py
+INTERPRETED := tests/test_triton_interpreted.py tests/test_triton_rounds.py \
+  tests/test_triton_hunt.py tests/test_backend_triton.py
+COMPILED := tests/test_triton_compiles.py tests/test_backend_triton_compiles.py
 KERNELS := TRITON_INTERPRET=1 $(BIN)/python -m pytest $(INTERPRETED) && \
   $(BIN)/python -m pytest $(COMPILED)
-OTHERS := $(BIN)/python -m pytest --ignore=$(COMPILED)
+OTHERS := $(BIN)/python -m pytest $(COMPILED:%=--ignore=%)
 
 # Kernels are interpreted and compiled on one core; the other tests run beside them, and the output
 # of the kernels' tests comes last.

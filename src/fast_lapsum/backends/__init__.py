@@ -1,0 +1,1 @@
+"""Where a call ends: one folder per way to compute it."""

@@ -1,0 +1,117 @@
+"""Which kernel takes rows of a shape, and how it is launched: the one table of sizes.
+
+A plan depends on the shape of a call and never on the device, because the bits of a result depend
+on the plan. Only the number of teams at work at a time is the device's.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+#: The longest row that one program holds, in bytes of what is computed in.
+LONGEST_BLOCK_BYTES = 4 * 32768
+#: Tiles of short rows, one warp each: rows of up to so many scores, and scores of a thread.
+TILES = ((8, 8), (32, 8), (64, 16), (128, 16), (256, 32))
+#: Warps for one row of up to so many scores.
+BLOCKS = ((512, 2), (4096, 4), (8192, 8), (16384, 16), (32768, 16))
+#: The same for backward, which holds two numbers per score.
+TILES_BACKWARD = ((8, 8), (32, 8), (64, 8), (256, 16))
+BLOCKS_BACKWARD = ((512, 2), (1024, 4), (4096, 8), (16384, 16))
+#: A team's programs, all rows together, are about so many: what a large device has room for.
+PROGRAMS = 128
+LEAST_CHUNK = 1024
+MOST_CHUNKS = 1024
+#: A member holds its chunk where all chunks of a row are on the device at once.
+MOST_MEMBERS = 128
+SAMPLE = 2048
+
+
+class TilePlan(NamedTuple):
+    """Rows that one program holds; how a tile of several is laid out over the threads of a warp."""
+
+    rows: int
+    repeats: int
+    lanes: int
+    width: int
+    warps: int
+
+    @property
+    def block(self) -> int:
+        return self.repeats * self.lanes * self.width
+
+    @property
+    def may_fuse(self) -> bool:
+        """Whether products and sums may be fused.
+
+        The threads of one warp agree about a sum because they add the same numbers. If each holds
+        one score, the first numbers they add may be products, their own and another thread's, and a
+        fused multiply-add would not round their own: the last digit of the sum would differ from
+        thread to thread, and so would the way each takes through the solver. With two scores or
+        more a thread's own sum comes first. How a tile is laid out depends on the strides.
+        """
+        return self.rows == 1 and self.block > 32 * self.warps
+
+
+class LongBackwardPlan(NamedTuple):
+    """Two launches over long rows: the sums, and the gradient."""
+
+    block: int = 2048
+    warps: int = 8
+    width: int = 1
+    #: Programs of each launch, all rows together: a few for every core of a large device.
+    sum_programs: int = 512
+    write_programs: int = 1024
+
+
+class TeamPlan(NamedTuple):
+    """Rows that several programs share."""
+
+    block: int
+    blocks: int  # of a chunk
+    chunks: int
+    is_held: bool
+    warps: int
+    width: int = 1
+    sample: int = SAMPLE
+
+    @property
+    def lanes(self) -> int:
+        return power_of_two(self.chunks)
+
+
+def power_of_two(count: int) -> int:
+    """The least power of two that is not below a count."""
+    return 1 << max(count - 1, 0).bit_length()
+
+
+def longest_block(itemsize: int) -> int:
+    """The longest row of one program, for numbers of so many bytes."""
+    return LONGEST_BLOCK_BYTES // itemsize
+
+
+def tile_plan(
+    n: int,
+    width: int,
+    tiles: tuple[tuple[int, int], ...] = TILES,
+    blocks: tuple[tuple[int, int], ...] = BLOCKS,
+) -> TilePlan:
+    """How rows of n scores are held by one program; ``width`` of them are one access to memory."""
+    block = max(power_of_two(n), 8)
+    for longest, per_thread in tiles:
+        if block <= longest:
+            lanes = block // per_thread
+            width = min(width, per_thread)
+            return TilePlan(32 // lanes, per_thread // width, lanes, width, 1)
+    warps = next(warps for longest, warps in blocks if block <= longest)
+    return TilePlan(1, 1, block // width, width, warps)
+
+
+def team_plan(n: int, row_count: int, itemsize: int, width: int) -> TeamPlan:
+    """How rows of n scores are cut into chunks."""
+    longest = longest_block(itemsize)
+    block = min(max(power_of_two(-(-n * row_count // PROGRAMS)), LEAST_CHUNK), longest)
+    blocks = -(-n // (MOST_CHUNKS * block))
+    chunks = -(-n // (blocks * block))
+    is_held = blocks == 1 and chunks <= MOST_MEMBERS
+    warps = max(4, min(16, block * itemsize // 4096))
+    return TeamPlan(block, blocks, chunks, is_held, warps, width)

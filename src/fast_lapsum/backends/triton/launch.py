@@ -1,0 +1,310 @@
+"""From tensors to launches: which kernel a call takes, and what it is given."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import triton.language as tl
+from torch import Tensor
+
+from ..._layout import Group, groups
+from .backward import SUMS, scores_backward, sums_backward, tile_backward
+from .config import (
+    BLOCKS_BACKWARD,
+    TILES_BACKWARD,
+    LongBackwardPlan,
+    TeamPlan,
+    TilePlan,
+    longest_block,
+    power_of_two,
+    team_plan,
+    tile_plan,
+)
+from .device import on_device, team_count
+from .forward import team_forward, tile_forward
+from .team import COUNTER_STRIDE, FIELDS
+from .views import Call, Numbers, Rows
+
+
+def compute_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which thresholds are kept: float64 for float64, float32 for the rest."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def split_float64(number: float) -> tuple[float, float]:
+    """A float64 as the sum of two float32, which is what a kernel can be given."""
+    head = float(torch.tensor(number, dtype=torch.float32))
+    return head, number - head
+
+
+def _rows(tensor: Tensor | None, group: Group, place: int, n: int) -> Rows | None:
+    """A tensor of the call as the kernels see it; without a last dimension where n is 0."""
+    if tensor is None:
+        return None
+    offset = group.offsets[place]
+    if offset:
+        tensor = tensor.as_strided((1,), (1,), tensor.storage_offset() + offset)
+    return Rows(tensor, *group.strides[place], n)
+
+
+def _along(tensor: Tensor | None, n: int) -> int:
+    return 1 if tensor is None or n < 2 else tensor.stride(-1)
+
+
+def forward(
+    scores: Tensor,
+    budget: Tensor | None,
+    budget_number: float,
+    temperature: Tensor | None,
+    temperature_number: float,
+    mask: Tensor | None,
+    warm_start: Tensor | None,
+    largest: bool,
+    hard: bool,
+    out_dtype: torch.dtype,
+    plan: TilePlan | TeamPlan | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Mask and threshold pairs. A budget that does not fit a row makes the row NaN."""
+    n = scores.shape[-1]
+    kept = compute_dtype(scores.dtype)
+    out = torch.empty_like(scores, dtype=out_dtype)
+    threshold = scores.new_empty((*scores.shape[:-1], 2), dtype=kept)
+    if hard and budget is not None:  # only a whole budget has a hard mask
+        budget = torch.where(budget == budget.floor(), budget, math.nan)
+    numbers = Numbers(*split_float64(budget_number), *split_float64(temperature_number))
+    compute = tl.float64 if kept == torch.float64 else tl.float32
+    tensors = (scores, mask, budget, temperature, warm_start, out)
+    with on_device(scores):
+        for group in groups(tensors):
+            row_count = group.outer * group.inner
+            steps = (_along(scores, n), _along(mask, n), 1, 1, 1, _along(out, n))
+            views = [
+                _rows(x, group, place, step)
+                for place, (x, step) in enumerate(zip(tensors, steps, strict=True))
+            ]
+            v_scores, v_mask, v_budget, v_temperature, v_warm, v_out = views
+            call = Call(
+                v_scores, v_mask, v_budget, v_temperature, numbers, n, row_count, group.inner
+            )
+            pairs = threshold.view(-1, 2)[group.first_row :]
+            chosen = plan or _plan(n, row_count, kept.itemsize, _width(tensors, group))
+            rest = (call, v_warm, v_out, pairs, largest, hard, compute)
+            if isinstance(chosen, TilePlan):
+                _launch_tiles(chosen, *rest)
+            else:
+                _launch_teams(chosen, *rest)
+    return out, threshold
+
+
+def _width(tensors: tuple[Tensor | None, ...], group: Group) -> int:
+    """How many scores one access to memory can read: 16 bytes of them where all rows allow it."""
+    scores = tensors[0]
+    assert scores is not None
+    width = 16 // scores.itemsize
+    for tensor, strides, offset in zip(tensors, group.strides, group.offsets, strict=True):
+        if tensor is None or tensor.dim() < scores.dim():
+            continue
+        address = tensor.data_ptr() + offset * tensor.itemsize
+        is_aligned = address % (width * tensor.itemsize) == 0
+        is_aligned &= not any(number % width for number in (*strides, scores.shape[-1]))
+        if not is_aligned or tensor.stride(-1) != 1:
+            return 1
+    return width
+
+
+def backward(
+    grad: Tensor,
+    scores: Tensor,
+    temperature: Tensor | None,
+    temperature_number: float,
+    mask: Tensor | None,
+    threshold: Tensor,
+    largest: bool,
+    per_row: bool,
+    plan: TilePlan | LongBackwardPlan | None = None,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Gradients for scores, and with ``per_row`` for budget and temperature."""
+    n = scores.shape[-1]
+    out = torch.empty_like(scores)
+    threshold = threshold.contiguous()
+    d_rows = [scores.new_empty(scores.shape[:-1], dtype=torch.float64) for _ in range(2 * per_row)]
+    numbers = Numbers(0.0, 0.0, *split_float64(temperature_number))
+    compute = tl.float64 if threshold.dtype == torch.float64 else tl.float32
+    tensors = (scores, mask, grad, temperature, out)
+    with on_device(scores):
+        for group in groups(tensors):
+            row_count = group.outer * group.inner
+            steps = (_along(scores, n), _along(mask, n), _along(grad, n), 1, _along(out, n))
+            v_scores, v_mask, v_grad, v_temperature, v_out = (
+                _rows(x, group, place, step)
+                for place, (x, step) in enumerate(zip(tensors, steps, strict=True))
+            )
+            call = Call(v_scores, v_mask, None, v_temperature, numbers, n, row_count, group.inner)
+            pairs = threshold.view(-1, 2)[group.first_row :]
+            d_views: list[Tensor | None] = [d.view(-1)[group.first_row :] for d in d_rows]
+            d_views = d_views or [None, None]
+            chosen = plan or _backward_plan(n, threshold.itemsize, _width(tensors, group))
+            rest = (call, v_grad, pairs, v_out, d_views, largest, compute)
+            if isinstance(chosen, TilePlan):
+                _backward_tiles(chosen, *rest)
+            else:
+                _backward_long(chosen, *rest)
+    if not per_row:
+        return out, None, None
+    return out, d_rows[0], d_rows[1]
+
+
+def _backward_plan(n: int, itemsize: int, width: int) -> TilePlan | LongBackwardPlan:
+    if n <= longest_block(itemsize) // 2:
+        return tile_plan(n, width, TILES_BACKWARD, BLOCKS_BACKWARD)
+    return LongBackwardPlan(width=width)
+
+
+def _backward_tiles(
+    plan: TilePlan,
+    call: Call,
+    grad: Any,
+    pairs: Tensor,
+    out: Any,
+    d_rows: list[Tensor | None],
+    largest: bool,
+    compute: tl.dtype,
+) -> None:
+    tile_backward[(-(-call.row_count // plan.rows),)](
+        call,
+        grad,
+        pairs,
+        out,
+        *d_rows,
+        LARGEST=largest,
+        PADDED=call.n != plan.block,
+        ROWS=plan.rows,
+        REPEATS=plan.repeats,
+        LANES=plan.lanes,
+        WIDTH=plan.width,
+        COMPUTE=compute,
+        num_warps=plan.warps,
+        enable_fp_fusion=plan.may_fuse,
+    )
+
+
+def _backward_long(
+    plan: LongBackwardPlan,
+    call: Call,
+    grad: Any,
+    pairs: Tensor,
+    out: Any,
+    d_rows: list[Tensor | None],
+    largest: bool,
+    compute: tl.dtype,
+) -> None:
+    tiles = -(-call.n // plan.block)
+    summing = max(1, min(tiles, plan.sum_programs // call.row_count, 1024))
+    writing = max(1, min(tiles, plan.write_programs // call.row_count))
+    sums = torch.empty(
+        call.row_count * summing * SUMS.value, dtype=torch.float64, device=pairs.device
+    )
+    sums_backward[(call.row_count * summing,)](
+        call,
+        grad,
+        pairs,
+        sums,
+        summing,
+        LARGEST=largest,
+        PER_ROW=d_rows[0] is not None,
+        BLOCK=plan.block,
+        WIDTH=plan.width,
+        COMPUTE=compute,
+        num_warps=plan.warps,
+    )
+    scores_backward[(call.row_count * writing,)](
+        call,
+        grad,
+        pairs,
+        sums,
+        out,
+        *d_rows,
+        writing,
+        summing,
+        LARGEST=largest,
+        BLOCK=plan.block,
+        LANES=power_of_two(summing),
+        WIDTH=plan.width,
+        COMPUTE=compute,
+        num_warps=plan.warps,
+    )
+
+
+def _plan(n: int, row_count: int, itemsize: int, width: int) -> TilePlan | TeamPlan:
+    if n <= longest_block(itemsize):
+        return tile_plan(n, width)
+    return team_plan(n, row_count, itemsize, width)
+
+
+def _launch_tiles(
+    plan: TilePlan,
+    call: Call,
+    warm_start: Rows | None,
+    out: Any,
+    pairs: Tensor,
+    largest: bool,
+    hard: bool,
+    compute: tl.dtype,
+) -> None:
+    tile_forward[(-(-call.row_count // plan.rows),)](
+        call,
+        warm_start,
+        out,
+        pairs,
+        LARGEST=largest,
+        HARD=hard,
+        PADDED=call.n != plan.block,
+        ROWS=plan.rows,
+        REPEATS=plan.repeats,
+        LANES=plan.lanes,
+        WIDTH=plan.width,
+        COMPUTE=compute,
+        num_warps=plan.warps,
+        enable_fp_fusion=plan.may_fuse,
+    )
+
+
+def _launch_teams(
+    plan: TeamPlan,
+    call: Call,
+    warm_start: Rows | None,
+    out: Any,
+    pairs: Tensor,
+    largest: bool,
+    hard: bool,
+    compute: tl.dtype,
+) -> None:
+    device = pairs.device
+    size, teams = team_count(device, plan, call.row_count)
+    partials = torch.empty(
+        teams * 2 * FIELDS.value * plan.lanes, dtype=torch.float64, device=device
+    )
+    counters = torch.zeros(teams * COUNTER_STRIDE.value, dtype=torch.int32, device=device)
+    team_forward[(teams * size,)](
+        call,
+        warm_start,
+        out,
+        pairs,
+        partials,
+        counters,
+        plan.chunks,
+        size,
+        plan.blocks,
+        LARGEST=largest,
+        HARD=hard,
+        HELD=plan.is_held and size == plan.chunks,
+        BLOCK=plan.block,
+        LANES=plan.lanes,
+        WIDTH=plan.width,
+        SAMPLE=plan.sample,
+        COMPUTE=compute,
+        num_warps=plan.warps,
+        launch_cooperative_grid=True,
+    )

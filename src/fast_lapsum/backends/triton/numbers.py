@@ -1,0 +1,167 @@
+"""Formulas of single numbers, for vectors with one entry per row: the step, the guess, the bracket.
+
+Exponentials are taken to base 2: v = (r - b) log2(e) / t and e = 2^-|v| = e^-|u|.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+#: A mask is exactly 0 or 1 this many temperatures away from the outermost score.
+SATURATION = tl.constexpr(800.0)
+#: The highest temperature is this part of the largest number.
+HOTTEST = tl.constexpr(256.0)
+#: Sums below this have lost their digits to denormals and count as nothing.
+VANISHED = tl.constexpr(2.0**-100)
+LN2 = tl.constexpr(0.6931471805599453)
+
+
+@triton.jit
+def any_row(condition):
+    """Whether it holds for any row, as one number that a branch can be taken on."""
+    return tl.max(condition.to(tl.int32), 0) > 0
+
+
+@triton.jit
+def smallest_normal(COMPUTE: tl.constexpr):
+    """The smallest normal number of the dtype; temperatures below it are the hard limit."""
+    return 2.2250738585072014e-308 if COMPUTE == tl.float64 else 1.1754943508222875e-38
+
+
+@triton.jit
+def largest_finite(COMPUTE: tl.constexpr):
+    """The largest finite number of the dtype."""
+    return 1.7976931348623157e308 if COMPUTE == tl.float64 else 3.4028234663852886e38
+
+
+@triton.jit
+def as_finite(x, COMPUTE: tl.constexpr):
+    """The nearest number to x, which may be infinite; some number where it is NaN."""
+    limit = largest_finite(COMPUTE)
+    return tl.minimum(tl.maximum(x, -limit), limit)
+
+
+@triton.jit
+def negligible_step(COMPUTE: tl.constexpr):
+    """|d| / t below which what the step crosses cannot matter.
+
+    At most S e^{|d|/t} scores lie within d of b, each off by cosh(d / t) - 1: less than an ulp.
+    """
+    return 2.0**-27 if COMPUTE == tl.float64 else 2.0**-12
+
+
+@triton.jit
+def exponent_scale(t, COMPUTE: tl.constexpr):
+    """log2(e) / t, which makes 2^-|v| of e^-|u|."""
+    return 1.4426950408889634 / t.to(COMPUTE)
+
+
+@triton.jit
+def middle_float(left, right, COMPUTE: tl.constexpr):
+    """The number half-way between two floats in the order of their bit patterns."""
+    if COMPUTE == tl.float64:
+        a = left.to(tl.int64, bitcast=True)
+        b = right.to(tl.int64, bitcast=True)
+        lowest = tl.full((), -(2**63), tl.int64)
+    else:
+        a = left.to(tl.int32, bitcast=True)
+        b = right.to(tl.int32, bitcast=True)
+        lowest = tl.full((), -(2**31), tl.int32)
+    a = tl.where(a < 0, lowest - a, a)
+    b = tl.where(b < 0, lowest - b, b)
+    middle = (a & b) + ((a ^ b) >> 1)
+    middle = tl.where(middle < 0, lowest - middle, middle)
+    return middle.to(COMPUTE, bitcast=True)
+
+
+@triton.jit
+def next_float(x, COMPUTE: tl.constexpr):
+    """The smallest number above x."""
+    x = x + 0.0  # -0 is 0 then
+    if COMPUTE == tl.float64:
+        bits = x.to(tl.int64, bitcast=True)
+    else:
+        bits = x.to(tl.int32, bitcast=True)
+    return tl.where(bits >= 0, bits + 1, bits - 1).to(COMPUTE, bitcast=True)
+
+
+@triton.jit
+def hypotenuse(a, b):
+    """sqrt(a^2 + b^2) where neither square may underflow on its own."""
+    big = tl.maximum(tl.abs(a), tl.abs(b))
+    ratio = tl.minimum(tl.abs(a), tl.abs(b)) / tl.where(big > 0, big, 1.0)
+    return big * tl.sqrt(1 + ratio * ratio)
+
+
+@triton.jit
+def model_factor(count_excess, sum_below, sum_above):
+    """x = e^{d/t} with S+ x^2 - 2 c x - S- = 0, in the form that does not cancel."""
+    root = hypotenuse(count_excess, tl.sqrt(sum_above) * tl.sqrt(sum_below))
+    is_up = count_excess >= 0
+    numerator = tl.where(is_up, count_excess + root, sum_below)
+    return numerator / tl.where(is_up, sum_above, root - count_excess)
+
+
+@triton.jit
+def logit(mass, count):
+    """log(mass / (count - mass)), kept finite."""
+    clipped = tl.minimum(tl.maximum(mass, 0.25), count - 0.25)
+    return tl.log(clipped / (count - clipped))
+
+
+@triton.jit
+def interpolate(left, right, mass_left, mass_right, target_mass, count, COMPUTE: tl.constexpr):
+    """Where a straight line through both ends' logits meets the target's, kept off the ends."""
+    logit_left = logit(mass_left, count)
+    logit_right = logit(mass_right, count)
+    weight = (logit_left - logit(target_mass, count)) / (logit_left - logit_right)
+    weight = tl.where(logit_left > logit_right, weight, 0.5)
+    weight = tl.minimum(tl.maximum(weight, 0.02), 0.98)
+    return as_finite(left, COMPUTE) * (1 - weight) + as_finite(right, COMPUTE) * weight
+
+
+@triton.jit
+def _smaller_part(share, count, COMPUTE: tl.constexpr):
+    """min(share, count - share) / count of float64 numbers, with the digits of the smaller one."""
+    return tl.minimum(share, count - share).to(COMPUTE) / count.to(COMPUTE)
+
+
+@triton.jit
+def prior_bracket(lowest, highest, share, count, t, COMPUTE: tl.constexpr):
+    """Numbers that hold the threshold of ``share`` out of ``count`` finite scores (float64).
+
+    If all scores were r it would be r - t sigma^-1(share / count), and it grows with every score.
+    Beyond the largest number they are infinite: a threshold may lie beyond a score that is there.
+    """
+    shift = t.to(COMPUTE) * tl.log(2 * _smaller_part(share, count, COMPUTE))
+    shift = tl.where(2 * share <= count, shift, -shift)
+    tiny = smallest_normal(COMPUTE)
+    slack = 2.0**-50 if COMPUTE == tl.float64 else 2.0**-21  # rounding must not exclude the root
+    left = lowest - shift - slack * (tl.abs(lowest) + tl.abs(shift)) - tiny
+    right = highest - shift + slack * (tl.abs(highest) + tl.abs(shift)) + tiny
+    return left, right
+
+
+@triton.jit
+def first_guess(origin, mean, square, share, count, t, COMPUTE: tl.constexpr):
+    """b and its standard error, were the scores normal: a quantile of scores and kernel noise.
+
+    Where nearly all mass lies on one side, e^u / 2 for sigma gives the tail's exact quantile, which
+    bounds the other from outside.
+    """
+    t_compute = t.to(COMPUTE)
+    spread = tl.maximum(square - mean * mean, 0.0)
+    part = _smaller_part(share, count, COMPUTE)
+    log_part = tl.log(part)
+    s = tl.sqrt(-2 * log_part)
+    # The normal quantile by a quotient of polynomials, good to 5e-4 (Abramowitz, Stegun 26.2.23).
+    z = s - (2.515517 + s * (0.802853 + s * 0.010328)) / (
+        1 + s * (1.432788 + s * (0.189269 + s * 0.001308))
+    )
+    normal = z * tl.sqrt(spread + 2 * t_compute * t_compute)
+    tail = 0.5 * spread / t_compute - t_compute * (log_part + LN2)
+    distance = tl.minimum(normal, tail)
+    # sqrt(part / count) / density of the normal distribution at z
+    error = 2.5066283 * tl.sqrt(spread * part / count.to(COMPUTE)) * tl.exp2(0.7213475 * z * z)
+    return origin + mean + tl.where(2 * share <= count, distance, -distance), error

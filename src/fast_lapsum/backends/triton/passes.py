@@ -1,0 +1,357 @@
+"""What one pass over a row's scores tells: counts, tail sums, extremes, for a trial threshold.
+
+Every pass is a KIND: its terms for each score, and how two of them are added. It runs over scores
+in registers, over a row that a program reads block by block, or over a row that a team shares.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import triton
+import triton.language as tl
+
+from .team import collect, cross, leave
+from .views import across, exist, indices, load_scores
+
+
+class Source(NamedTuple):
+    """Scores of rows. Names in capitals are constants of the kernel.
+
+    They stay constants only in an argument: a Source is made in the call of what uses it, and is
+    never given a name before.
+    """
+
+    r: Any  # [rows, BLOCK] in registers, where they are HELD
+    inside: Any  # which of them exist; None: all
+    call: Any
+    outer: Any
+    inner: Any
+    team: Any  # None: every row is in this program alone
+    blocks: Any  # of a chunk, where they are not HELD
+    HELD: Any
+    LARGEST: Any
+    BLOCK: Any
+    LANES: Any
+    WIDTH: Any
+
+
+class Survey(NamedTuple):
+    """What there is in a row: numbers of scores of each kind, and the ends of the finite ones."""
+
+    finite: Any
+    infinite: Any
+    nans: Any
+    lowest: Any
+    highest: Any
+
+
+class Look(NamedTuple):
+    """A cheap pass at b: N>, S<=, S>; and the numbers above b + window, not below b - window."""
+
+    above: Any
+    below: Any
+    higher: Any
+    beyond: Any
+    within: Any
+
+
+class Totals(NamedTuple):
+    """A pass at b: N>, number equal, S<, S>, nearest scores below and above."""
+
+    above: Any
+    equal_count: Any
+    sum_below: Any
+    sum_above: Any
+    nearest_below: Any
+    nearest_above: Any
+
+
+@triton.jit
+def _add_glance(a0, a1, a2, b0, b1, b2):
+    return a0 + b0, a1 + b1, a2 + b2
+
+
+@triton.jit
+def _add_look(a0, a1, a2, a3, a4, b0, b1, b2, b3, b4):
+    return a0 + b0, a1 + b1, a2 + b2, a3 + b3, a4 + b4
+
+
+@triton.jit
+def _add_pass(a0, a1, a2, a3, a4, b0, b1, b2, b3, b4):
+    return a0 + b0, a1 + b1, a2 + b2, tl.maximum(a3, b3), tl.minimum(a4, b4)
+
+
+@triton.jit
+def _add_strict(a0, a1, a2, b0, b1, b2):
+    return a0 + b0, a1 + b1, tl.maximum(a2, b2)
+
+
+@triton.jit
+def _add_moments(a0, a1, a2, a3, b0, b1, b2, b3):
+    return tl.minimum(a0, b0), tl.maximum(a1, b1), a2 + b2, a3 + b3
+
+
+@triton.jit
+def _add_survey(a0, a1, a2, a3, a4, a5, a6, b0, b1, b2, b3, b4, b5, b6):
+    lowest, highest = tl.minimum(a3, b3), tl.maximum(a4, b4)
+    return a0 + b0, a1 + b1, a2 + b2, lowest, highest, a5 + b5, a6 + b6
+
+
+@triton.jit
+def _add_first(a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, b0, b1, b2, b3, b4, b5, b6, b7, b8, b9):
+    lowest, highest = tl.minimum(a3, b3), tl.maximum(a4, b4)
+    numbers = a0 + b0, a1 + b1, a2 + b2, lowest, highest
+    return numbers + (a5 + b5, a6 + b6, a7 + b7, a8 + b8, a9 + b9)
+
+
+@triton.jit
+def _reduced(terms, AXIS: tl.constexpr, KIND: tl.constexpr):
+    if KIND == "glance" or KIND == "tails":
+        return tl.reduce(terms, AXIS, _add_glance)
+    elif KIND == "look":
+        return tl.reduce(terms, AXIS, _add_look)
+    elif KIND == "pass":
+        return tl.reduce(terms, AXIS, _add_pass)
+    elif KIND == "strict":
+        return tl.reduce(terms, AXIS, _add_strict)
+    elif KIND == "moments":
+        return tl.reduce(terms, AXIS, _add_moments)
+    elif KIND == "survey":
+        return tl.reduce(terms, AXIS, _add_survey)
+    else:
+        tl.static_assert(KIND == "first")
+        return tl.reduce(terms, AXIS, _add_first)
+
+
+@triton.jit
+def _summed(terms, KIND: tl.constexpr):
+    """Terms of scores added up to one number per row: what a thread has first."""
+    if len(terms[0].shape) == 2:
+        return _reduced(terms, 1, KIND)
+    else:
+        return _reduced(_reduced(_reduced(terms, 3, KIND), 0, KIND), 1, KIND)
+
+
+@triton.jit
+def _joined(a, b, KIND: tl.constexpr):
+    """Two sums of one KIND as one."""
+    if KIND == "glance" or KIND == "tails":
+        return _add_glance(*a, *b)
+    elif KIND == "look":
+        return _add_look(*a, *b)
+    elif KIND == "pass":
+        return _add_pass(*a, *b)
+    elif KIND == "strict":
+        return _add_strict(*a, *b)
+    elif KIND == "survey":
+        return _add_survey(*a, *b)
+    else:
+        tl.static_assert(KIND == "first")
+        return _add_first(*a, *b)
+
+
+@triton.jit
+def _nothing(KIND: tl.constexpr, FIELD: tl.constexpr):
+    """What a field of a KIND is where there are no scores."""
+    nearest = (KIND == "pass" and FIELD == 3) or (KIND == "strict" and FIELD == 2)
+    ends = KIND == "survey" or KIND == "first"
+    if nearest or (ends and FIELD == 4):
+        return float("-inf")
+    elif (KIND == "pass" and FIELD == 4) or (ends and FIELD == 3):
+        return float("inf")
+    else:
+        return 0.0
+
+
+@triton.jit
+def _decay(distance, inverse):
+    """e^-|u| of a distance from the threshold, the sign taken by the product: one instruction."""
+    return tl.exp2(tl.abs(distance) * (-inverse))
+
+
+@triton.jit
+def _look_terms(r, b, half_window, inverse, COMPUTE: tl.constexpr):
+    b, half_window = across(b, r), across(half_window, r)
+    e = _decay(r - b, across(inverse, r))
+    is_above = r > b
+    return (
+        is_above.to(COMPUTE),
+        tl.where(is_above, 0.0, e),
+        tl.where(is_above, e, 0.0),
+        (r > b + half_window).to(COMPUTE),
+        (r >= b - half_window).to(COMPUTE),
+    )
+
+
+@triton.jit
+def _survey_terms(r, inside, origin, COMPUTE: tl.constexpr):
+    is_finite = tl.abs(r) < float("inf")
+    distance = tl.where(is_finite, r - across(origin, r), 0.0)
+    return (
+        is_finite.to(COMPUTE),
+        (r == float("inf")).to(COMPUTE),
+        (r != r).to(COMPUTE),
+        tl.where(is_finite, r, float("inf")),
+        tl.where(is_finite, r, float("-inf")),
+        distance,
+        distance * distance,
+    )
+
+
+@triton.jit
+def _terms(r, inside, at, KIND: tl.constexpr, COMPUTE: tl.constexpr):
+    """The terms of every score of [rows, lanes]; ``at`` is what the KIND looks at, per row."""
+    if KIND == "glance":
+        b, inverse = at
+        e = _decay(r - across(b, r), across(inverse, r))
+        is_above = r > across(b, r)
+        return is_above.to(COMPUTE), tl.where(is_above, 0.0, e), tl.where(is_above, e, 0.0)
+    elif KIND == "look":
+        b, half_window, inverse = at
+        return _look_terms(r, b, half_window, inverse, COMPUTE)
+    elif KIND == "pass":
+        b, inverse = at
+        e = _decay(r - across(b, r), across(inverse, r))
+        is_above = r > across(b, r)
+        return (
+            is_above.to(COMPUTE),
+            tl.where(is_above, 0.0, e),
+            tl.where(is_above, e, 0.0),
+            tl.where(is_above, float("-inf"), r),
+            tl.where(is_above, r, float("inf")),
+        )
+    elif KIND == "strict":
+        b, inverse = at
+        is_below = r < across(b, r)
+        e = _decay(r - across(b, r), across(inverse, r))
+        below = tl.where(is_below, r, float("-inf"))
+        return (r == across(b, r)).to(COMPUTE), tl.where(is_below, e, 0.0), below
+    elif KIND == "tails":
+        lower, upper, from_lower, from_upper, inverse = at
+        is_above = r >= across(upper, r)
+        below = tl.exp2((r - across(from_lower, r)) * across(inverse, r))
+        higher = tl.exp2((across(from_upper, r) - r) * across(inverse, r))
+        return (
+            is_above.to(COMPUTE),
+            tl.where(r <= across(lower, r), below, 0.0),
+            tl.where(is_above, higher, 0.0),
+        )
+    elif KIND == "moments":
+        distance = r - across(at[0], r)
+        low = r
+        high = r
+        if inside is not None:
+            distance = tl.where(inside, distance, 0.0)
+            low = tl.where(inside, r, float("inf"))
+            high = tl.where(inside, r, float("-inf"))
+        return low, high, distance, distance * distance
+    elif KIND == "survey":
+        return _survey_terms(r, inside, at[0], COMPUTE)
+    else:
+        tl.static_assert(KIND == "first")
+        b, half_window, inverse = at
+        finite, infinite, nans, low, high, _, _ = _survey_terms(r, inside, b, COMPUTE)
+        above, below, higher, beyond, within = _look_terms(r, b, half_window, inverse, COMPUTE)
+        return finite, infinite, nans, low, high, above, below, higher, beyond, within
+
+
+@triton.jit
+def _wide(found):
+    """The same numbers in float64."""
+    wide = ()
+    for field in tl.static_range(len(found)):
+        wide = wide + (found[field].to(tl.float64),)
+    return wide
+
+
+@triton.jit
+def read_block(source, chunk, block, COMPUTE: tl.constexpr):
+    """A block of a chunk: its indices, which of them exist, and the scores there."""
+    first = ((tl.zeros((), tl.int64) + chunk) * source.blocks + block) * source.BLOCK
+    index = indices(first, source.BLOCK)
+    inside = exist(index, source.call.n, source.WIDTH)
+    LARGEST: tl.constexpr = source.LARGEST
+    WIDTH: tl.constexpr = source.WIDTH
+    r = load_scores(source.call, source.outer, source.inner, index, inside, LARGEST, WIDTH, COMPUTE)
+    return index, inside, r
+
+
+@triton.jit
+def over_rows(source, at, crossings, KIND: tl.constexpr, COMPUTE: tl.constexpr):
+    """One pass of a KIND over all scores of each row, and how often its team has met by now."""
+    team = source.team
+    if team is None:
+        return _summed(_terms(source.r, source.inside, at, KIND, COMPUTE), KIND), crossings
+    else:
+        LANES: tl.constexpr = source.LANES
+        if source.HELD:
+            found = _summed(_terms(source.r, source.inside, at, KIND, COMPUTE), KIND)
+            leave(found, team, team.member, crossings, LANES)
+        else:
+            for chunk in range(team.member, team.chunks, team.size):
+                _, inside, r = read_block(source, chunk, 0, COMPUTE)
+                total = _wide(_summed(_terms(r, inside, at, KIND, COMPUTE), KIND))
+                for block in range(1, source.blocks):
+                    _, inside, r = read_block(source, chunk, block, COMPUTE)
+                    more = _wide(_summed(_terms(r, inside, at, KIND, COMPUTE), KIND))
+                    total = _joined(total, more, KIND)
+                leave(total, team, chunk, crossings, LANES)
+        cross(team, crossings)
+        every = ()
+        is_short: tl.constexpr = KIND == "glance" or KIND == "tails" or KIND == "strict"
+        is_long: tl.constexpr = KIND == "survey" or KIND == "first"
+        FIELD_COUNT: tl.constexpr = (
+            3 if is_short else 5 if not is_long else 7 if KIND == "survey" else 10
+        )
+        for field in tl.static_range(FIELD_COUNT):
+            part = collect(team, crossings, field, _nothing(KIND, field), LANES)
+            every = every + (part,)  # type: ignore[assignment]
+        return _summed(every, KIND), crossings + 1
+
+
+@triton.jit
+def look_around(source, b, half_window, inverse, is_wide, crossings, COMPUTE: tl.constexpr):
+    """A :class:`Look` at b; without counts of the window unless ``is_wide`` says they matter."""
+    if source.team is not None:
+        found, crossings = over_rows(source, (b, half_window, inverse), crossings, "look", COMPUTE)
+        above, below, higher, beyond, within = found
+    else:
+        if is_wide:
+            found, crossings = over_rows(
+                source, (b, half_window, inverse), crossings, "look", COMPUTE
+            )
+            above, below, higher, beyond, within = found
+        else:
+            glanced, crossings = over_rows(source, (b, inverse), crossings, "glance", COMPUTE)
+            above, below, higher = glanced
+            beyond, within = above, above
+    return Look(above, below, higher, beyond, within), crossings
+
+
+@triton.jit
+def measure(source, b, inverse, crossings, COMPUTE: tl.constexpr):
+    """:class:`Totals` at b.
+
+    Equal scores show as a nearest score that is b itself. Only then are they counted, and S< is
+    taken anew without them: it may be 1e-8 beside their ones, which a sum of both would round away.
+    """
+    found, crossings = over_rows(source, (b, inverse), crossings, "pass", COMPUTE)
+    above, sum_below, sum_above, nearest_below, nearest_above = found
+    equal_count = 0.0 * above
+    is_on_score = nearest_below == b
+    if tl.max(is_on_score.to(tl.int32), 0) > 0:
+        strict, crossings = over_rows(source, (b, inverse), crossings, "strict", COMPUTE)
+        equal, strictly_below, next_below = strict
+        equal_count = tl.where(is_on_score, equal, equal_count)
+        sum_below = tl.where(is_on_score, strictly_below, sum_below)
+        nearest_below = tl.where(is_on_score, next_below, nearest_below)
+    totals = Totals(
+        above,
+        equal_count,
+        sum_below,
+        sum_above,
+        nearest_below.to(COMPUTE),
+        nearest_above.to(COMPUTE),
+    )
+    return totals, crossings

@@ -1,0 +1,340 @@
+"""From a bracket to the root in it: cheap looks, the two-exponential iteration, the last digits.
+
+Everything here is a vector with one entry per row. A row that is done is frozen: its bits do not
+depend on the rows beside it. A row in the hard limit (``is_hard``) is searched in the same way by
+counts alone: its sums are zero and its budget is half a score below the rank that is looked for.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import triton
+import triton.language as tl
+
+from .numbers import (
+    VANISHED,
+    any_row,
+    as_finite,
+    hypotenuse,
+    interpolate,
+    middle_float,
+    model_factor,
+    negligible_step,
+    next_float,
+)
+from .passes import look_around, measure, over_rows
+
+#: Passes after which the order of floats is only halved, and the most there are.
+BISECT_ONLY_FROM = tl.constexpr(20)
+MOST_PASSES = tl.constexpr(96)
+#: Closed-form steps by cheap looks, and windows, before a row is left to the iteration.
+MOST_STEPS = tl.constexpr(3)
+MOST_WINDOWS = tl.constexpr(12)
+
+
+class Row(NamedTuple):
+    """What is looked for in each row."""
+
+    k: Any  # float64
+    t: Any  # float64
+    t_compute: Any  # the same, in the dtype that is computed in
+    inverse: Any  # log2(e) / t
+    count: Any  # of scores that the budget is for
+    is_hard: Any
+
+
+class Bracket(NamedTuple):
+    """Numbers that hold the root, and the masses there, which are for guidance only."""
+
+    left: Any
+    right: Any
+    mass_left: Any
+    mass_right: Any
+
+
+class Trial(NamedTuple):
+    """b + step is the root where ``is_exact``; else a trial, among scores ``spacing`` apart.
+
+    ``slope`` is the mass that a unit of distance is worth there.
+    """
+
+    b: Any
+    step: Any
+    spacing: Any
+    slope: Any
+    is_exact: Any
+
+
+class Found(NamedTuple):
+    """b + step is the root, between neighbouring scores; ``is_direct`` needs no finishing.
+
+    In the hard limit b is the boundary score, with so many scores above and equal to it.
+    """
+
+    is_found: Any
+    b: Any
+    step: Any
+    lower: Any
+    upper: Any
+    is_direct: Any
+    above: Any
+    equal_count: Any
+
+
+@triton.jit
+def _minus_budget(count, k, COMPUTE: tl.constexpr):
+    """A count of scores less k. Float32 counts do without float64: k is split in two."""
+    if count.dtype == tl.float64:
+        return count - k
+    else:
+        head = k.to(COMPUTE)
+        rest = (k - head.to(tl.float64)).to(COMPUTE)
+        return (count - head) - rest
+
+
+@triton.jit
+def _narrowed(bracket, b, excess, target_mass, is_live):
+    """The bracket with the trial b, whose mass is over the target by ``excess``, as an end."""
+    is_left = is_live & (excess >= 0)
+    is_right = is_live & (excess < 0)
+    return Bracket(
+        tl.where(is_left, b, bracket.left),
+        tl.where(is_right, b, bracket.right),
+        tl.where(is_left, target_mass + excess, bracket.mass_left),
+        tl.where(is_right, target_mass + excess, bracket.mass_right),
+    )
+
+
+@triton.jit
+def approach(source, row, bracket, guess, error, is_live, first, crossings, COMPUTE: tl.constexpr):
+    """Cheap looks, from a guess to a trial within a few scores or t / 2.
+
+    At temperatures that the guess resolves a look takes one closed-form step, and one that is short
+    enough is exact. At lower ones counts in a window around the trial say how far to go, and how
+    narrow the next window may be. ``first`` is a look at the guess that was taken before, or None.
+    """
+    target_mass = row.k.to(COMPUTE)
+    b = tl.minimum(tl.maximum(guess, bracket.left), bracket.right)
+    half_window = 3 * error
+    is_coarse = half_window > 0.5 * row.t_compute
+    is_exact = is_live & (row.k != row.k)
+    step = tl.zeros_like(b)
+    spacing = tl.zeros_like(b)
+    slope = tl.zeros_like(b)
+    # Without a guess to speak of the iteration starts from the bracket.
+    is_going = is_live & (tl.abs(guess) < float("inf")) & (error < float("inf"))
+    looks = 0
+    while any_row(is_going):
+        is_wide = any_row(is_going & is_coarse)
+        if first is None:
+            look, crossings = look_around(
+                source, b, half_window, row.inverse, is_wide, crossings, COMPUTE
+            )
+        else:
+            look = first
+            if looks > 0:
+                look, crossings = look_around(
+                    source, b, half_window, row.inverse, is_wide, crossings, COMPUTE
+                )
+        looks += 1
+        below = tl.where(row.is_hard, 0.0, look.below)
+        higher = tl.where(row.is_hard, 0.0, look.higher)
+        count_excess = _minus_budget(look.above, row.k, COMPUTE)
+        excess = (count_excess + 0.5 * (below - higher)).to(COMPUTE)
+        # A look does not count the scores that equal b: the boundary may be b itself.
+        end = tl.where(row.is_hard & (excess < 0), next_float(b, COMPUTE), b)
+        bracket = _narrowed(bracket, end, excess, target_mass, is_going)
+        is_more = is_going & (row.k != row.k)
+        if any_row(is_going & (~is_coarse)):
+            relative = tl.log(
+                model_factor(count_excess.to(COMPUTE), below.to(COMPUTE), higher.to(COMPUTE))
+            )
+            is_stepping = is_going & (~is_coarse)
+            is_short = tl.abs(relative) <= negligible_step(COMPUTE)
+            step = tl.where(is_stepping, row.t_compute * relative, step)
+            tails = (below + higher).to(COMPUTE)
+            slope = tl.where(is_stepping, 0.5 * tails / row.t_compute, slope)
+            is_exact = is_exact | (is_stepping & is_short)
+            b = tl.where(is_stepping & (~is_short), b + step, b)
+            is_near = (~is_short) & (tl.abs(relative) < 1) & (looks < MOST_STEPS)
+            is_more = is_stepping & is_near
+        if is_wide:
+            is_windowed = is_going & is_coarse
+            rising = excess >= 0
+            beside = tl.where(rising, look.above - look.beyond, look.within - look.above)
+            near_by = beside.to(COMPUTE)
+            is_inside = tl.abs(excess) <= near_by
+            per_score = half_window / tl.maximum(near_by, 1.0)
+            ranks = 1.5 * tl.sqrt(near_by) + 1
+            far = tl.where(rising, 3 * half_window, -3 * half_window)
+            ahead = b + tl.where(is_inside, per_score * excess, far)
+            ahead = tl.minimum(tl.maximum(ahead, bracket.left), bracket.right)
+            narrower = half_window * tl.where(is_inside, ranks / tl.maximum(near_by, 1.0), 3.0)
+            b = tl.where(is_windowed, ahead, b)
+            half_window = tl.where(is_windowed, narrower, half_window)
+            spacing = tl.where(is_windowed, per_score, spacing)
+            slope = tl.where(is_windowed, 1 / per_score, slope)
+            is_many = (ranks > 16) & (row.is_hard | (half_window > 0.5 * row.t_compute))
+            is_more = is_more | (is_windowed & ((~is_inside) | is_many) & (looks < MOST_WINDOWS))
+        is_going = is_more
+    return Trial(b, step, spacing, slope, is_exact), bracket, crossings
+
+
+@triton.jit
+def iterate(source, row, bracket, trial, is_live, crossings, COMPUTE: tl.constexpr):
+    """Iterate the closed form until a pass certifies itself.
+
+    The root lies in the bracket. The masses at both ends guide the interpolation, and at first the
+    mean distance of scores near the trial, where it is known (not 0).
+    """
+    t = row.t_compute
+    target_mass = row.k.to(COMPUTE)
+    start = trial.b
+    is_between = (bracket.left < start) & (start < bracket.right)
+    b = interpolate(
+        bracket.left,
+        bracket.right,
+        bracket.mass_left,
+        bracket.mass_right,
+        target_mass,
+        row.count,
+        COMPUTE,
+    )
+    b = tl.where(is_between, start, b)
+    is_found = is_live & (row.k != row.k)
+    is_direct = is_live & (row.k != row.k)
+    step = tl.zeros_like(b)
+    lower = bracket.left
+    upper = bracket.right
+    above = row.k * 0
+    equal_count = row.k * 0
+    is_going = is_live
+    taken = 0
+    while any_row(is_going) & (taken < MOST_PASSES):
+        taken += 1
+        totals, crossings = measure(source, b, row.inverse, crossings, COMPUTE)
+        equal = totals.equal_count
+        below = tl.where(row.is_hard, 0.0, totals.sum_below)
+        higher = tl.where(row.is_hard, 0.0, totals.sum_above)
+        over = _minus_budget(totals.above, row.k, COMPUTE)
+        excess = (over + 0.5 * (equal + below - higher)).to(COMPUTE)
+        rising = excess >= 0  # the root is at b or above it
+        # Scores equal to b belong to the side that the root leaves behind. They are counted before
+        # k is taken off: n - k may be small against the rounding of N> - k.
+        not_below = totals.above + tl.where(rising, 0.0, equal)
+        count_excess = _minus_budget(not_below, row.k, COMPUTE).to(COMPUTE)
+        has_equal = equal > 0
+        sum_below = (below + tl.where(rising, equal, 0.0)).to(COMPUTE)
+        sum_above = (higher + tl.where(rising, 0.0, equal)).to(COMPUTE)
+        sum_below = tl.where(sum_below < VANISHED, 0.0, sum_below)
+        sum_above = tl.where(sum_above < VANISHED, 0.0, sum_above)
+        next_lower = tl.where(rising & has_equal, b, totals.nearest_below)
+        next_upper = tl.where((~rising) & has_equal, b, totals.nearest_above)
+        relative = tl.log(model_factor(count_excess, sum_below, sum_above))
+        next_step = t * relative
+        bracket = _narrowed(bracket, b, excess, target_mass, is_going)
+
+        end = tl.where(rising, next_upper, next_lower)
+        # Compared as distances: b + step would round to a score that it must not reach.
+        before_end = tl.where(rising, next_step <= end - b, next_step >= end - b)
+        # The step of a vanished sum is infinite, and so is a distance over the largest number.
+        before_end = before_end & (tl.abs(next_step) < float("inf"))
+        nothing_between = tl.where(rising, end >= bracket.right, end <= bracket.left)
+        # k scores above and nothing near: the root is in the gap ahead, wherever that ends.
+        in_gap = (count_excess == 0) & (tl.where(rising, sum_above, sum_below) == 0)
+        is_short = tl.abs(relative) <= negligible_step(COMPUTE)
+        is_soft_root = before_end | nothing_between | in_gap | is_short
+        # In the hard limit: the rank that is looked for is that of the scores equal to b.
+        is_boundary = has_equal & (over < 0) & (over + equal > 0)
+        is_root = tl.where(row.is_hard, is_boundary, is_soft_root)
+
+        is_found = is_found | (is_going & is_root)
+        is_direct = tl.where(is_going, is_short & (~row.is_hard), is_direct)
+        step = tl.where(is_going, next_step, step)
+        lower = tl.where(is_going, next_lower, lower)
+        upper = tl.where(is_going, next_upper, upper)
+        above = tl.where(is_going, totals.above.to(tl.float64), above)
+        equal_count = tl.where(is_going, equal.to(tl.float64), equal_count)
+        is_going = is_going & (~is_root)
+        if any_row(is_going):
+            ahead = b + next_step
+            # Few scores are left in between, or many that are equal: counts lead, not the sums.
+            is_stepwise = (taken < BISECT_ONLY_FROM) & (
+                tl.abs(excess) <= 2 * (sum_below + sum_above)
+            )
+            is_hop = (tl.abs(excess) <= 2) | ((taken > 3) & (taken % 3 == 1))
+            is_guided = (taken <= 4) & (trial.spacing > 0)
+            between = interpolate(
+                bracket.left,
+                bracket.right,
+                bracket.mass_left,
+                bracket.mass_right,
+                target_mass,
+                row.count,
+                COMPUTE,
+            )
+            middle = middle_float(bracket.left, bracket.right, COMPUTE)
+            led = tl.where(is_guided, b + trial.spacing * excess, between)
+            led = tl.where(is_hop, end, led)
+            is_halved = (taken >= BISECT_ONLY_FROM) | ((taken % 3 == 0) & (~is_guided))
+            led = tl.where(is_halved, middle, led)
+            ahead = tl.where(is_stepwise, ahead, led)
+            is_inside = (bracket.left < ahead) & (ahead < bracket.right)
+            ahead = tl.where(is_inside, ahead, middle)
+            b = tl.where(is_going, as_finite(ahead, COMPUTE), b)
+    found = Found(is_found, b, step, lower, upper, is_direct, above, equal_count)
+    return found, crossings
+
+
+@triton.jit
+def finish(source, row, found, is_live, crossings, COMPUTE: tl.constexpr):
+    """The threshold pair between two neighbouring scores.
+
+    Where the neighbours are far from b, sums relative to b have few digits left: they are taken
+    again, relative to the neighbours.
+    """
+    t = row.t
+    lower = found.lower
+    upper = found.upper
+    has_below = lower > float("-inf")
+    has_above = upper < float("inf")
+    near_below = (~has_below) | (found.b - lower <= 2 * row.t_compute)
+    near_above = (~has_above) | (upper - found.b <= 2 * row.t_compute)
+    is_done = found.is_direct | (near_below & near_above)
+    is_done = is_done & (tl.abs(found.step) < float("inf"))
+    is_open = is_live & (~is_done)
+    pair_hi = found.b
+    pair_lo = found.step
+    if any_row(is_open):
+        from_upper = tl.where(has_above, upper, 0.0)
+        from_lower = tl.where(has_below, lower, 0.0)
+        sums, crossings = over_rows(
+            source, (lower, upper, from_lower, from_upper, row.inverse), crossings, "tails", COMPUTE
+        )
+        above, sum_below, sum_above = sums
+        sum_below = sum_below.to(tl.float64)
+        sum_above = sum_above.to(tl.float64)
+        half_gap = 0.5 * upper.to(tl.float64) - 0.5 * lower.to(tl.float64)  # which is a number
+        excess = above.to(tl.float64) - row.k
+        # Half the exponent under the root: neither square may underflow on its own.
+        coupling = tl.sqrt(sum_above) * tl.sqrt(sum_below) * tl.exp(-half_gap / t)
+        coupling = tl.where(has_below & has_above, coupling, 0.0)
+        root = hypotenuse(excess, coupling)
+        from_above = -t * tl.log(sum_above / (root + excess))
+        from_below = t * tl.log(sum_below / (root - excess))
+        # Without excess: from the end that b is nearer to, as half a gap and more may be no number.
+        off_middle = 0.5 * t * tl.log(sum_above / sum_below)
+        is_lower = (excess < 0) | ((excess == 0) & (off_middle > 0))
+        balanced = tl.where(is_lower, half_gap, -half_gap) - off_middle
+        offset = tl.where(excess > 0, from_above, tl.where(excess < 0, from_below, balanced))
+        anchor = tl.where(is_lower, lower.to(tl.float64), upper.to(tl.float64))
+        # A clear excess is made up on one side; what has vanished on the other does not count then.
+        is_told_below = (~has_below) | (sum_below >= VANISHED) | (excess > 2.0**-10)
+        is_told_above = (~has_above) | (sum_above >= VANISHED) | (excess < -(2.0**-10))
+        hi = as_finite(anchor + offset, COMPUTE).to(COMPUTE)
+        lo = ((anchor - hi.to(tl.float64)) + offset).to(COMPUTE)
+        hi = tl.where(is_told_below & is_told_above, hi, float("nan"))
+        pair_hi = tl.where(is_open, hi, pair_hi)
+        pair_lo = tl.where(is_open, lo, pair_lo)
+    return tl.where(found.is_found, pair_hi, float("nan")), pair_lo, crossings

@@ -1,0 +1,147 @@
+"""From any rows to their threshold pairs: the corners, and the bracket and guess for all others.
+
+The pair of a soft row is (hi, lo) with b = hi + lo. In the hard limit, which is t = 0 or hi = +inf,
+it is (boundary score, share of a score that equals it).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import triton
+import triton.language as tl
+
+from .numbers import (
+    HOTTEST,
+    SATURATION,
+    any_row,
+    exponent_scale,
+    first_guess,
+    largest_finite,
+    prior_bracket,
+    smallest_normal,
+)
+from .passes import Survey, over_rows
+from .root import Bracket, Row, approach, finish, iterate
+
+
+class Guess(NamedTuple):
+    """Where to look first, how far off that may be, and a look that was taken there (or None)."""
+
+    b: Any
+    error: Any
+    look: Any
+
+
+class Pair(NamedTuple):
+    """Threshold pairs, and in the hard limit how many scores are above the boundary."""
+
+    hi: Any
+    lo: Any
+    above: Any
+
+
+@triton.jit
+def survey_rows(source, origin, n, COMPUTE: tl.constexpr):
+    """The :class:`Survey` of rows in registers, and mean and mean square relative to the origin.
+
+    Rows without infinities and NaN are told by their sum of squares, and need no counting.
+    """
+    moments, _ = over_rows(source, (origin,), 0, "moments", COMPUTE)
+    lowest, highest, total, squares = moments
+    is_clean = squares < float("inf")
+    length = origin * 0 + n
+    none = origin * 0
+    finite, infinite, nans, count = length, none, none, length
+    if any_row(~is_clean):
+        counted, _ = over_rows(source, (origin,), 0, "survey", COMPUTE)
+        finite_here, infinite_here, nans_here, low, high, total_here, squares_here = counted
+        finite = tl.where(is_clean, finite, finite_here)
+        infinite = tl.where(is_clean, infinite, infinite_here)
+        nans = tl.where(is_clean, nans, nans_here)
+        lowest = tl.where(is_clean, lowest, low)
+        highest = tl.where(is_clean, highest, high)
+        total = tl.where(is_clean, total, total_here)
+        squares = tl.where(is_clean, squares, squares_here)
+        count = tl.maximum(finite, 1.0)
+    survey = Survey(finite.to(tl.float64), infinite.to(tl.float64), nans, lowest, highest)
+    return survey, total / count, squares / count
+
+
+@triton.jit
+def guess_of(survey, origin, mean, square, k, t, start, is_hard, COMPUTE: tl.constexpr):
+    """A :class:`Guess` from mean and variance, or from a warm start where that is a number."""
+    t_soft = tl.where(is_hard, smallest_normal(COMPUTE), t)
+    share = tl.maximum(k - survey.infinite, 0.0)
+    b, error = first_guess(origin, mean, square, share, survey.finite, t_soft, COMPUTE)
+    is_warm = (start == start) & (~is_hard)
+    return Guess(tl.where(is_warm, start, b), tl.where(is_warm, 0.0, error), None)
+
+
+@triton.jit
+def solve(source, survey, k, t, is_hard, guess, crossings, COMPUTE: tl.constexpr):
+    """The :class:`Pair` of any rows, NaN for those without an answer.
+
+    Rows that are ``is_hard`` are searched for their score of rank k, rounded up; t plays no part.
+    """
+    tiny = smallest_normal(COMPUTE)
+    limit = largest_finite(COMPUTE)
+    finite = survey.finite
+    infinite = survey.infinite
+    valid = finite + infinite
+    lowest = survey.lowest
+    highest = survey.highest
+    remaining = k - infinite
+    is_answered = (k >= 0) & (k <= valid) & (t >= 0) & (t <= limit / HOTTEST) & (survey.nans == 0)
+
+    # Nothing of the finite scores, or all of them: the ends of the bracket, beyond which p is 0, 1.
+    edge = tl.minimum(t * SATURATION, limit / 2).to(COMPUTE)
+    takes_none = remaining <= 0
+    takes_few = takes_none | (~is_hard & (remaining < tiny * finite))  # p is no normal number
+    takes_all = remaining == finite
+    hi = tl.where(takes_few, highest, lowest)
+    lo = tl.where(takes_few, edge, -edge)
+    lo = tl.where(is_hard, tl.where(takes_few, 0.0, 1.0), lo)
+    # No finite score: +inf scores take the budget, and any threshold will do.
+    is_empty = finite == 0
+    hi = tl.where(is_empty, 0.0, hi)
+    lo = tl.where(is_empty, 0.0, lo)
+    # More +inf scores than budget share it; so they do in the hard limit where they just fit.
+    is_shared = (remaining < 0) | (is_hard & (remaining == 0) & (infinite > 0))
+    hi = tl.where(is_shared, float("inf"), hi)
+    lo = tl.where(is_shared, (k / tl.maximum(infinite, 1.0)).to(COMPUTE), lo)
+    # Whatever equals the boundary has room where all is taken, and none where nothing is.
+    above = tl.where(takes_all & (~takes_none), -1.0, 0.0 * k)
+
+    is_live = is_answered & (~takes_few) & (~takes_all) & (~is_empty)
+    if any_row(is_live):
+        t_soft = tl.where(is_hard, tiny, t)
+        # Half a score below the rank, where counts are all there is.
+        target = tl.where(is_hard, tl.ceil(k) - 0.5, k)
+        inverse = exponent_scale(t_soft, COMPUTE)
+        row = Row(target, t_soft, t_soft.to(COMPUTE), inverse, valid.to(COMPUTE), is_hard)
+        share = tl.minimum(tl.maximum(target - infinite, tiny), finite)
+        # A boundary is a score: the bracket of t = 0 has them all inside.
+        t_bracket = tl.where(is_hard, 0.0, t)
+        left, right = prior_bracket(lowest, highest, share, finite, t_bracket, COMPUTE)
+        bracket = Bracket(left, right, (valid - 0.5).to(COMPUTE), (infinite + 0.5).to(COMPUTE))
+        trial, bracket, crossings = approach(
+            source, row, bracket, guess.b, guess.error, is_live, guess.look, crossings, COMPUTE
+        )
+        hi = tl.where(is_live, trial.b, hi)
+        lo = tl.where(is_live, trial.step, lo)
+        is_open = is_live & (~trial.is_exact)
+        if any_row(is_open):
+            found, crossings = iterate(source, row, bracket, trial, is_open, crossings, COMPUTE)
+            soft_hi, soft_lo, crossings = finish(
+                source, row, found, is_open & (~is_hard), crossings, COMPUTE
+            )
+            room = k - found.above
+            share_of_equal = (room / tl.maximum(found.equal_count, 1.0)).to(COMPUTE)
+            hi = tl.where(is_open, tl.where(is_hard, found.b, soft_hi), hi)
+            lo = tl.where(is_open, tl.where(is_hard, share_of_equal, soft_lo), lo)
+            hi = tl.where(is_open & (~found.is_found), float("nan"), hi)
+            above = tl.where(is_open & is_hard, found.above, above)
+    nothing = float("nan")
+    hi = tl.where(is_answered, hi, nothing)
+    return Pair(hi, tl.where(is_answered, lo, nothing), above), crossings

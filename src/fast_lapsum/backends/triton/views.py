@@ -1,0 +1,166 @@
+"""How kernels see tensors: rows behind two strides, budgets and temperatures, scores as the solver
+wants them.
+
+A row is seen from one side only (``largest=False`` negates it), and a score that takes no part is
+-inf.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import triton
+import triton.language as tl
+
+
+class Rows(NamedTuple):
+    """A tensor's rows: row (outer, inner) begins at two strides, its scores follow by a third."""
+
+    start: Any
+    outer: Any
+    inner: Any
+    along: Any = 1
+
+
+class Numbers(NamedTuple):
+    """k and t given as numbers, each the sum of two float32: what a kernel can be given."""
+
+    k_head: Any
+    k_rest: Any
+    t_head: Any
+    t_rest: Any
+
+
+class Call(NamedTuple):
+    """What every kernel is told of a call; ``mask``, ``budget``, ``temperature`` may be None."""
+
+    scores: Any
+    mask: Any
+    budget: Any
+    temperature: Any
+    numbers: Any
+    n: Any
+    row_count: Any
+    inner_count: Any
+
+
+@triton.jit
+def coordinates(call, row):
+    """Outer and inner index of rows; a number over the last row reads the last one again."""
+    row = tl.minimum(row, call.row_count - 1).to(tl.int64)
+    return row // call.inner_count, row % call.inner_count
+
+
+@triton.jit
+def row_start(view, outer, inner):
+    return view.start + outer * view.outer + inner * view.inner
+
+
+@triton.jit
+def budget_of(call, outer, inner):
+    """k of rows, float64."""
+    if call.budget is not None:
+        return tl.load(row_start(call.budget, outer, inner)).to(tl.float64)
+    else:
+        return tl.zeros_like(outer).to(tl.float64) + call.numbers.k_head + call.numbers.k_rest
+
+
+@triton.jit
+def temperature_of(call, outer, inner):
+    """t of rows, float64."""
+    if call.temperature is not None:
+        return tl.load(row_start(call.temperature, outer, inner)).to(tl.float64)
+    else:
+        return tl.zeros_like(outer).to(tl.float64) + call.numbers.t_head + call.numbers.t_rest
+
+
+@triton.jit
+def across(values, index):
+    """Values of rows in the shape of their scores: [rows, lanes], or that of a tile."""
+    if len(index.shape) == 2:
+        return values[:, None]
+    else:
+        return values[None, :, None, None]
+
+
+@triton.jit
+def indices(first, BLOCK: tl.constexpr):
+    """The indices [1, BLOCK] from ``first`` on, in 64 bits: a stride may be long."""
+    return first + tl.arange(0, BLOCK).to(tl.int64)[None, :]
+
+
+@triton.jit
+def tile_indices(REPEATS: tl.constexpr, LANES: tl.constexpr, WIDTH: tl.constexpr):
+    """The indices [REPEATS, 1, LANES, WIDTH] of rows that LANES threads each hold.
+
+    Scores are laid out over the threads of a warp from the last dimension on: WIDTH neighbours in a
+    thread, which are one access to memory, LANES threads for a row, the warp's other threads for
+    the other rows, and then again. Numbers of a row are so held by few threads, and in each of them
+    by one register.
+    """
+    repeat = tl.arange(0, REPEATS)[:, None, None, None]
+    lane = tl.arange(0, LANES)[None, None, :, None]
+    place = tl.arange(0, WIDTH)[None, None, None, :]
+    return ((repeat * LANES + lane) * WIDTH + place).to(tl.int64)
+
+
+@triton.jit
+def exist(index, n, WIDTH: tl.constexpr):
+    """Which indices are in a row of n scores: a WIDTH of them all or none, as the plan says."""
+    return index // WIDTH < n // WIDTH
+
+
+@triton.jit
+def _places(view, outer, inner, index, WIDTH: tl.constexpr):
+    """Addresses; a WIDTH of scores is as aligned as it is long, as the plan says."""
+    place = across(row_start(view, outer, inner), index) + index * view.along
+    BYTES: tl.constexpr = WIDTH * (view.start.dtype.element_ty.primitive_bitwidth // 8)
+    if WIDTH == 1:
+        return place
+    elif len(index.shape) == 2:
+        return tl.multiple_of(place, (1, BYTES))
+    else:
+        return tl.multiple_of(place, (1, 1, 1, BYTES))
+
+
+@triton.jit
+def load_scores(
+    call,
+    outer,
+    inner,
+    index,
+    inside,
+    LARGEST: tl.constexpr,
+    WIDTH: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    """The scores [rows, lanes] at an index; ``inside`` is None where all of them exist."""
+    place = _places(call.scores, outer, inner, index, WIDTH)
+    if inside is None:
+        r = tl.load(place).to(COMPUTE)
+    else:
+        outside = float("-inf") if LARGEST else float("inf")
+        r = tl.load(place, mask=inside, other=outside).to(COMPUTE)
+    if not LARGEST:
+        r = -r
+    if call.mask is not None:
+        keep = load_values(call.mask, outer, inner, index, inside, WIDTH)
+        r = tl.where(keep != 0, r, float("-inf"))
+    return r
+
+
+@triton.jit
+def load_values(view, outer, inner, index, inside, WIDTH: tl.constexpr):
+    """Anything else [rows, lanes] at an index, 0 where there is nothing."""
+    place = _places(view, outer, inner, index, WIDTH)
+    if inside is None:
+        return tl.load(place)
+    else:
+        return tl.load(place, mask=inside, other=0)
+
+
+@triton.jit
+def store_values(view, outer, inner, index, inside, values, WIDTH: tl.constexpr):
+    """Results [rows, lanes] at an index."""
+    place = _places(view, outer, inner, index, WIDTH)
+    tl.store(place, values.to(view.start.dtype.element_ty), mask=inside)

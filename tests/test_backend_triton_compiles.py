@@ -1,0 +1,131 @@
+"""The second design of the GPU kernels compiles, down to machine code; no GPU is needed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+pytest.importorskip("triton", reason="Triton is not installed")
+if os.environ.get("TRITON_INTERPRET") == "1":
+    pytest.skip("the kernels are interpreted in this process", allow_module_level=True)
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.runtime import JITFunction
+
+from fast_lapsum.backends.triton import launch
+from test_triton_compiles import TYPES, _sums_with_a_fused_product
+
+KERNELS = {name: value for name, value in vars(launch).items() if isinstance(value, JITFunction)}
+Recorded = tuple[Any, tuple[Any, ...], dict[str, Any]]
+
+
+@pytest.fixture(autouse=True)
+def fresh_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What another run compiled does not count."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+
+
+@pytest.fixture
+def record(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Recorded]]:
+    """The launches of a forward and a backward, which launch nothing."""
+    launches: list[Recorded] = []
+
+    class Recorder:
+        def __init__(self, kernel: Any) -> None:
+            self.kernel = kernel
+
+        def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+            assert all(0 < count < 2**31 for count in grid)
+            return lambda *args, **kwargs: launches.append((self.kernel, args, kwargs))
+
+    for name, kernel in KERNELS.items():
+        monkeypatch.setattr(launch, name, Recorder(kernel))
+    monkeypatch.setattr(launch, "team_count", lambda device, plan, rows: (plan.chunks, 1))
+    monkeypatch.setattr(launch, "on_device", lambda scores: contextlib.nullcontext())
+
+    def run(
+        shape: tuple[int, ...], dtype: torch.dtype, *, everything: bool = False, hard: bool = False
+    ) -> list[Recorded]:
+        def new(dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+            return torch.empty(shape, dtype=dtype, device="meta")
+
+        scores = new(dtype, shape[::-1]).mT if everything else new(dtype, shape)
+        mask = new(torch.bool, shape) if everything else None
+        rows = new(torch.float64, shape[:-1]) if everything else None
+        largest = not everything
+        _, pairs = launch.forward(scores, rows, 1.5, rows, 0.5, mask, rows, largest, hard, dtype)
+        launch.backward(scores, scores, rows, 0.5, mask, pairs, largest, everything)
+        return launches
+
+    return run
+
+
+def _describe(value: Any, place: tuple[int, ...], constants: Any, attributes: Any) -> Any:
+    """What Triton makes of an argument: None and 1 are constants, multiples of 16 are told."""
+    if isinstance(value, tuple):
+        parts = [_describe(v, (*place, i), constants, attributes) for i, v in enumerate(value)]
+        return type(value)(*parts)
+    if value is None or (type(value) is int and value == 1):
+        constants[place] = value
+        return "constexpr"
+    if isinstance(value, Tensor):
+        attributes[place] = [["tt.divisibility", 16]]
+        return "*" + TYPES[value.dtype]
+    if isinstance(value, float):
+        return "fp32"
+    if value % 16 == 0:
+        attributes[place] = [["tt.divisibility", 16]]
+    return "i32" if -(2**31) <= value < 2**31 else "i64"
+
+
+def _compile(launched: Recorded) -> str:
+    """Down to machine code for an H100 or H200; returns the PTX."""
+    kernel, args, kwargs = launched
+    names = kernel.arg_names
+    constants: dict[tuple[int, ...], Any] = {}
+    attributes: dict[tuple[int, ...], Any] = {}
+    signature: dict[str, Any] = {}
+    for place, name in enumerate(names):
+        if name in kwargs:
+            signature[name], constants[place,] = "constexpr", kwargs[name]
+        else:
+            signature[name] = _describe(args[place], (place,), constants, attributes)
+    options = {name: value for name, value in kwargs.items() if name not in names}
+    source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=attributes)
+    compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+    assert compiled.asm["cubin"], f"{kernel.__name__} has no machine code"
+    return str(compiled.asm["ptx"])
+
+
+def test_rows_of_eight_are_in_one_thread_each(record: Callable[..., list[Recorded]]) -> None:
+    """What the layout of a tile is for: no number goes from thread to thread."""
+    for launched in record((4096, 8), torch.float32):
+        assert "shfl" not in _compile(launched)
+
+
+@pytest.mark.parametrize("n", [8, 64])
+def test_threads_of_a_warp_agree_about_sums(record: Callable[..., list[Recorded]], n: int) -> None:
+    """With rows that begin anywhere, every thread may have one score of a row."""
+    for launched in record((3, n), torch.float32, everything=True):
+        assert _sums_with_a_fused_product(_compile(launched)) == 0
+
+
+def test_long_rows_compile(record: Callable[..., list[Recorded]]) -> None:
+    """Teams that hold their row, and the two launches of backward."""
+    for launched in record((1, 100_000), torch.float32):
+        _compile(launched)
+
+
+def test_rows_with_everything_compile(record: Callable[..., list[Recorded]]) -> None:
+    """Hard masks and rows that are read again; masks, strides, tensors, the smallest."""
+    for launched in record((2, 2**23), torch.bfloat16, everything=True, hard=True):
+        _compile(launched)
