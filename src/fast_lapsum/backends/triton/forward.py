@@ -263,9 +263,13 @@ def team_forward(
             inside = exist(index, call.n, WIDTH)
             r = load_scores(call, outer, inner, index, inside, LARGEST, WIDTH, COMPUTE)
         crossings = _solve_shared_row(
-            Source(
-                *(r, inside, call, outer, inner, team, blocks),
-                *(HELD, LARGEST, BLOCK, LANES, WIDTH),
-            ),
-            *(warm_start, out, threshold, row, crossings, HARD, SAMPLE, COMPUTE),
+            Source(r, inside, call, outer, inner, team, blocks, HELD, LARGEST, BLOCK, LANES, WIDTH),
+            warm_start,
+            out,
+            threshold,
+            row,
+            crossings,
+            HARD,
+            SAMPLE,
+            COMPUTE,
         )
