@@ -111,12 +111,10 @@ def logit(mass, count):
 
 
 @triton.jit
-def interpolate(left, right, mass_left, mass_right, target_mass, count, COMPUTE: tl.constexpr):
-    """Where a straight line through both ends' logits meets the target's, kept off the ends."""
-    logit_left = logit(mass_left, count)
-    logit_right = logit(mass_right, count)
-    weight = (logit_left - logit(target_mass, count)) / (logit_left - logit_right)
-    weight = tl.where(logit_left > logit_right, weight, 0.5)
+def interpolate(left, right, lift_left, lift_right, COMPUTE: tl.constexpr):
+    """Where a straight line through both ends' lifts is zero, kept off the ends."""
+    weight = lift_left / (lift_left - lift_right)
+    weight = tl.where(lift_left > lift_right, weight, 0.5)
     weight = tl.minimum(tl.maximum(weight, 0.02), 0.98)
     return as_finite(left, COMPUTE) * (1 - weight) + as_finite(right, COMPUTE) * weight
 

@@ -18,6 +18,7 @@ from .numbers import (
     as_finite,
     hypotenuse,
     interpolate,
+    logit,
     middle_float,
     model_factor,
     negligible_step,
@@ -45,12 +46,19 @@ class Row(NamedTuple):
 
 
 class Bracket(NamedTuple):
-    """Numbers that hold the root, and the masses there, which are for guidance only."""
+    """Numbers that hold the root. The lifts are for guidance only.
+
+    A lift is by how much the logit of the mass there is over that of the budget. That of an end
+    which stays while the other one moves twice is halved (the Illinois rule), so that a far end
+    does not hold the interpolation back; ``last`` is 1 if the left end moved last, -1 if the right
+    one did.
+    """
 
     left: Any
     right: Any
-    mass_left: Any
-    mass_right: Any
+    lift_left: Any
+    lift_right: Any
+    last: Any
 
 
 class Trial(NamedTuple):
@@ -94,15 +102,27 @@ def _minus_budget(count, k, COMPUTE: tl.constexpr):
 
 
 @triton.jit
-def _narrowed(bracket, b, excess, target_mass, is_live):
+def bracket_of(left, right, count, target_mass):
+    """The bracket before any pass: half a score from all mass, and from none."""
+    wanted = logit(target_mass, count)
+    lift_left = logit(count - 0.5, count) - wanted
+    return Bracket(left, right, lift_left, logit(0.5 + 0.0 * count, count) - wanted, 0.0 * count)
+
+
+@triton.jit
+def _narrowed(bracket, b, excess, target_mass, count, is_live):
     """The bracket with the trial b, whose mass is over the target by ``excess``, as an end."""
     is_left = is_live & (excess >= 0)
     is_right = is_live & (excess < 0)
+    lift = logit(target_mass + excess, count) - logit(target_mass, count)
+    stays_left = tl.where(is_right & (bracket.last < 0), 0.5, 1.0) * bracket.lift_left
+    stays_right = tl.where(is_left & (bracket.last > 0), 0.5, 1.0) * bracket.lift_right
     return Bracket(
         tl.where(is_left, b, bracket.left),
         tl.where(is_right, b, bracket.right),
-        tl.where(is_left, target_mass + excess, bracket.mass_left),
-        tl.where(is_right, target_mass + excess, bracket.mass_right),
+        tl.where(is_left, lift, stays_left),
+        tl.where(is_right, lift, stays_right),
+        tl.where(is_left, 1.0, tl.where(is_right, -1.0, bracket.last)),
     )
 
 
@@ -144,7 +164,7 @@ def approach(source, row, bracket, guess, error, is_live, first, crossings, COMP
         excess = (count_excess + 0.5 * (below - higher)).to(COMPUTE)
         # A look does not count the scores that equal b: the boundary may be b itself.
         end = tl.where(row.is_hard & (excess < 0), next_float(b, COMPUTE), b)
-        bracket = _narrowed(bracket, end, excess, target_mass, is_going)
+        bracket = _narrowed(bracket, end, excess, target_mass, row.count, is_going)
         is_more = is_going & (row.k != row.k)
         if any_row(is_going & (~is_coarse)):
             relative = tl.log(
@@ -176,7 +196,9 @@ def approach(source, row, bracket, guess, error, is_live, first, crossings, COMP
             spacing = tl.where(is_windowed, per_score, spacing)
             slope = tl.where(is_windowed, 1 / per_score, slope)
             is_many = (ranks > 16) & (row.is_hard | (half_window > 0.5 * row.t_compute))
-            is_more = is_more | (is_windowed & ((~is_inside) | is_many) & (looks < MOST_WINDOWS))
+            # An empty window says nothing of how far to go: the iteration sees the nearest scores.
+            is_worth = (looks < MOST_WINDOWS) & (near_by > 0)
+            is_more = is_more | (is_windowed & ((~is_inside) | is_many) & is_worth)
         is_going = is_more
     return Trial(b, step, spacing, slope, is_exact), bracket, crossings
 
@@ -185,28 +207,23 @@ def approach(source, row, bracket, guess, error, is_live, first, crossings, COMP
 def iterate(source, row, bracket, trial, is_live, crossings, COMPUTE: tl.constexpr):
     """Iterate the closed form until a pass certifies itself.
 
-    The root lies in the bracket. The masses at both ends guide the interpolation, and at first the
+    The root lies in the bracket. The lifts at both ends guide the interpolation, and at first the
     mean distance of scores near the trial, where it is known (not 0).
     """
     t = row.t_compute
     target_mass = row.k.to(COMPUTE)
     start = trial.b
     is_between = (bracket.left < start) & (start < bracket.right)
-    b = interpolate(
-        bracket.left,
-        bracket.right,
-        bracket.mass_left,
-        bracket.mass_right,
-        target_mass,
-        row.count,
-        COMPUTE,
-    )
+    b = interpolate(bracket.left, bracket.right, bracket.lift_left, bracket.lift_right, COMPUTE)
     b = tl.where(is_between, start, b)
     is_found = is_live & (row.k != row.k)
     is_direct = is_live & (row.k != row.k)
     step = tl.zeros_like(b)
     lower = bracket.left
     upper = bracket.right
+    # Where to interpolate: from the nearest scores inside, not across the gaps at the ends.
+    inner_left = bracket.left
+    inner_right = bracket.right
     above = row.k * 0
     equal_count = row.k * 0
     is_going = is_live
@@ -233,9 +250,11 @@ def iterate(source, row, bracket, trial, is_live, crossings, COMPUTE: tl.constex
         next_upper = tl.where((~rising) & has_equal, b, totals.nearest_above)
         relative = tl.log(model_factor(count_excess, sum_below, sum_above))
         next_step = t * relative
-        bracket = _narrowed(bracket, b, excess, target_mass, is_going)
+        bracket = _narrowed(bracket, b, excess, target_mass, row.count, is_going)
 
         end = tl.where(rising, next_upper, next_lower)
+        inner_left = tl.where(is_going & rising, end, inner_left)
+        inner_right = tl.where(is_going & (~rising), end, inner_right)
         # Compared as distances: b + step would round to a score that it must not reach.
         before_end = tl.where(rising, next_step <= end - b, next_step >= end - b)
         # The step of a vanished sum is infinite, and so is a distance over the largest number.
@@ -263,21 +282,16 @@ def iterate(source, row, bracket, trial, is_live, crossings, COMPUTE: tl.constex
             is_stepwise = (taken < BISECT_ONLY_FROM) & (
                 tl.abs(excess) <= 2 * (sum_below + sum_above)
             )
-            is_hop = (tl.abs(excess) <= 2) | ((taken > 3) & (taken % 3 == 1))
+            # One score is left between the nearest ones of both sides, or one more step will do.
+            is_hop = (tl.abs(excess) <= 2) | (inner_left >= inner_right)
             is_guided = (taken <= 4) & (trial.spacing > 0)
             between = interpolate(
-                bracket.left,
-                bracket.right,
-                bracket.mass_left,
-                bracket.mass_right,
-                target_mass,
-                row.count,
-                COMPUTE,
+                inner_left, inner_right, bracket.lift_left, bracket.lift_right, COMPUTE
             )
             middle = middle_float(bracket.left, bracket.right, COMPUTE)
             led = tl.where(is_guided, b + trial.spacing * excess, between)
             led = tl.where(is_hop, end, led)
-            is_halved = (taken >= BISECT_ONLY_FROM) | ((taken % 3 == 0) & (~is_guided))
+            is_halved = (taken >= BISECT_ONLY_FROM) | ((taken % 4 == 0) & (~is_hop))
             led = tl.where(is_halved, middle, led)
             ahead = tl.where(is_stepwise, ahead, led)
             is_inside = (bracket.left < ahead) & (ahead < bracket.right)

@@ -7,7 +7,7 @@ import triton.language as tl
 
 from .numbers import exponent_scale, prior_bracket, smallest_normal
 from .passes import Source
-from .root import Bracket, Row, approach
+from .root import Row, approach, bracket_of
 from .solve import guess_of, survey_rows
 from .views import load_scores
 
@@ -25,7 +25,7 @@ def _sample_root(source, origin, k, t, is_hard, SAMPLE: tl.constexpr, COMPUTE: t
     row = Row(target, t_soft, t_soft.to(COMPUTE), exponent_scale(t_soft, COMPUTE), count, is_hard)
     t_bracket = tl.where(is_hard, 0.0, t)
     left, right = prior_bracket(survey.lowest, survey.highest, share, finite, t_bracket, COMPUTE)
-    bracket = Bracket(left, right, count, 0.0 * count)
+    bracket = bracket_of(left, right, count, target.to(COMPUTE))
     start = tl.zeros_like(origin) + float("nan")
     guess = guess_of(survey, origin, mean, square, target, t, start, is_hard, COMPUTE)
     is_live = finite > 1

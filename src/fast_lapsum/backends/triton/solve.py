@@ -22,7 +22,7 @@ from .numbers import (
     smallest_normal,
 )
 from .passes import Survey, over_rows
-from .root import Bracket, Row, approach, finish, iterate
+from .root import Row, approach, bracket_of, finish, iterate
 
 
 class Guess(NamedTuple):
@@ -124,7 +124,7 @@ def solve(source, survey, k, t, is_hard, guess, crossings, COMPUTE: tl.constexpr
         # A boundary is a score: the bracket of t = 0 has them all inside.
         t_bracket = tl.where(is_hard, 0.0, t)
         left, right = prior_bracket(lowest, highest, share, finite, t_bracket, COMPUTE)
-        bracket = Bracket(left, right, (valid - 0.5).to(COMPUTE), (infinite + 0.5).to(COMPUTE))
+        bracket = bracket_of(left, right, valid.to(COMPUTE), target.to(COMPUTE))
         trial, bracket, crossings = approach(
             source, row, bracket, guess.b, guess.error, is_live, guess.look, crossings, COMPUTE
         )
