@@ -55,7 +55,8 @@ struct Real<double> {
 
 // Distance from the outermost score, in temperatures, at which a mask is exactly 0 or 1.
 constexpr double kSaturation = 800;
-// The highest temperature is this part of the largest number: distances of 128 t must exist.
+// The highest temperature is this part of the largest number: distances of 128 t must exist. Beyond
+// them float has only zeros; double goes on to 745 t, where p may be off at the highest ones.
 constexpr double kHottest = 256;
 constexpr double kLog2E = 1.4426950408889634074, kLn2 = 0.69314718055994530942;
 
