@@ -234,8 +234,9 @@ def _expected_row(
     phi = torch.where(live, torch.exp(-u.abs()) / 2, 0.0)
     q = torch.softmax(torch.where(live, -u.abs(), -math.inf), 0).nan_to_num(nan=0.0)
     g = torch.where(live, grad.double(), 0.0).abs()
-    # u is off by its own rounding and by that of the pair (hi, lo) that holds b.
-    u_error = U_ROUNDING * info.eps * (1 + u.abs()) + info.eps**2 * abs(threshold.hi) / t
+    # The pair (hi, lo) that holds b adds nothing: lo is rounded by eps / 2 of itself, and no score
+    # is nearer to b than |lo|, because hi is the number next to b and scores are numbers, too.
+    u_error = U_ROUNDING * info.eps * (1 + u.abs())
     mean_g, mean_g_error = (q * g).sum(), (q * g * u_error).sum()
     # q is a ratio: a common relative error cancels, the spread of the errors does not.
     q_error = (q * u_error).sum()

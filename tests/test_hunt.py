@@ -7,10 +7,12 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from cases import num_threads
 from fast_lapsum import soft_topk
@@ -18,7 +20,7 @@ from hunting import wrong_rows
 from hunting.check import against_reference, judge, solve
 from hunting.plan import LONG_CLASSES, Size, share_of, specs
 from hunting.rows import CALLS, KINDS, Batch, Spec, make
-from hunting.worker import Done, Job, work
+from hunting.worker import Done, Job, sampled_rows, work
 
 HERE = Path(__file__).parent
 #: What the GPU kernels once solved wrong: sums that lost their digits beside equal scores, and
@@ -43,8 +45,8 @@ def test_kept_rows_are_right(kept: str, solver: str) -> None:
     rows = wrong_rows.read(HERE / "data" / f"{kept}.json")
     assert len(rows) >= 60
     for entry, batch in rows:
-        wrong, error, _ = judge(batch, solve(batch, solver))
-        assert not wrong[0], f"{wrong_rows.name(entry)}: off by {float(error[0]):.3g}"
+        verdict = judge(batch, solve(batch, solver))
+        assert not verdict.wrong[0], f"{wrong_rows.name(entry)}: {verdict.reason(0)}"
 
 
 @pytest.mark.parametrize(("solver", "rows"), [("auto", 6000), ("two_exponential", 600)])
@@ -67,15 +69,54 @@ def _normal(rows: int, n: int, k: float, t: float) -> Batch:
     return Batch(torch.randn(rows, n, generator=g), k, t, None, True)
 
 
-@pytest.mark.parametrize("scale", [1 - 2e-5, 1 + 2e-5])
+@pytest.mark.parametrize("scale", [1 - 5e-6, 1 + 5e-6])
 def test_a_budget_that_is_off_by_little_is_judged_wrong(scale: float) -> None:
     batch = _normal(4, 300, 20.0, 0.5)
     p = soft_topk(batch.scores, 20.0, 0.5)
-    wrong, _, over = judge(batch, p)
-    assert not wrong.any()
-    assert (over < 1).all()
+    verdict = judge(batch, p)
+    assert not verdict.wrong.any()
+    assert (verdict.over < 0.5).all()
     p[1] = soft_topk(batch.scores[1], 20.0 * scale, 0.5)
     assert judge(batch, p)[0].tolist() == [False, True, False, False]
+
+
+def test_a_budget_rounded_to_float32_is_judged_wrong() -> None:
+    """p of exactly 1 are not rounded, however many there are."""
+    batch = Batch(torch.arange(16384.0)[None], 8192.0004, 1e-3, None, True)
+    right, wrong = (soft_topk(batch.scores, k, 1e-3) for k in (8192.0004, 8192.0))
+    assert not judge(batch, right).wrong[0]
+    assert judge(batch, wrong).wrong[0]
+
+
+def _spoiled(spoil: Callable[[Batch, Tensor], Tensor]) -> tuple[int, int]:
+    """In how many rows of a slice of the hunt p are not what they were, and judged wrong."""
+    differ = told = 0
+    for spec in specs(0, Size(1000, 0, 1 << 18, ("float32", "float64"))):
+        batch = make(spec, CPU)
+        p = solve(batch)
+        spoiled = spoil(batch, p)
+        is_other = (p - spoiled).abs().amax(-1) > 1e-4
+        differ += int(is_other.sum())
+        told += int((is_other & judge(batch, spoiled).wrong).sum())
+    return differ, told
+
+
+def test_another_temperature_is_judged_wrong() -> None:
+    """The sum is as it should be."""
+    for factor in (2.0, 1.001):
+
+        def warmer(batch: Batch, _: Tensor, factor: float = factor) -> Tensor:
+            return solve(batch._replace(temperature=batch.temperature * factor))
+
+        differ, told = _spoiled(warmer)
+        assert differ > 150
+        assert told >= 0.99 * differ
+
+
+def test_p_of_other_scores_are_judged_wrong() -> None:
+    differ, told = _spoiled(lambda batch, p: p.flip(-1))
+    assert differ > 500
+    assert told >= 0.99 * differ
 
 
 def test_what_is_no_mask_is_judged_wrong() -> None:
@@ -98,14 +139,43 @@ def test_a_row_with_a_nan_must_be_nan() -> None:
     assert not judge(batch, p)[0].any()
 
 
-def test_a_wrong_p_and_a_wrong_gradient_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("per_row", [False, True])
+def test_a_wrong_p_and_a_wrong_gradient_are_told(
+    per_row: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call is made as it was, with numbers or with tensors."""
     batch = _normal(1, 50, 4.0, 0.5)
+    if per_row:
+        k, t = (torch.tensor([x], dtype=torch.float64) for x in (4.0, 0.5))
+        batch = batch._replace(k=k, temperature=t)
     assert not against_reference(batch)
-    monkeypatch.setattr("hunting.check.soft_topk", lambda r, k, t, **_: soft_topk(r, k, t * 1.001))
+    seen = []
+
+    def warmer(r: Tensor, k: Tensor | float, t: Tensor | float, **_: object) -> Tensor:
+        seen.append((isinstance(k, Tensor), isinstance(t, Tensor)))
+        return soft_topk(r, k, t * 1.001)
+
+    monkeypatch.setattr("hunting.check.soft_topk", warmer)
     told = " ".join(against_reference(batch))
+    assert seen == [(per_row, per_row)]
     assert "mask" in told
     assert "d scores" in told
-    assert "d temperature" in told
+    assert ("d temperature" in told) == per_row
+
+
+@pytest.mark.parametrize("sample", [4, 20, 32, 128])
+def test_every_kind_and_call_is_compared_with_the_reference(sample: int) -> None:
+    planned = specs(0, Size(100_000 * sample, 100 * sample, 1 << 20, ("float32",)))
+    compared = [spec for spec in planned if sampled_rows(spec, sample)]
+    assert {spec.kind for spec in compared} == set(KINDS)
+    assert {spec.call for spec in compared} == set(CALLS)
+    assert 0.8 < sample * len(compared) / len(planned) < 1.25
+
+
+def test_some_long_rows_are_compared_with_the_reference() -> None:
+    spec = Spec(0, 0, "normal", "numbers", "float32", 1_000_000, 3)
+    assert {sampled_rows(spec._replace(number=x), 4) for x in range(20)} == {0, 1}
+    assert not any(sampled_rows(spec._replace(number=x, n=1 << 25), 4) for x in range(20))
 
 
 def test_the_same_seed_gives_the_same_rows() -> None:
@@ -147,7 +217,7 @@ def _hunt(*arguments: str, **environment: str) -> subprocess.CompletedProcess[st
 
 
 def test_the_command_keeps_and_names_wrong_rows(tmp_path: Path) -> None:
-    # A solver that is asked for twice the temperature half the time.
+    # A solver that is asked for a thousandth less than the budget.
     (tmp_path / "sitecustomize.py").write_text(
         "import hunting.check as check\n"
         "right = check.soft_topk\n"
@@ -162,6 +232,8 @@ def test_the_command_keeps_and_names_wrong_rows(tmp_path: Path) -> None:
     found = json.loads(record.read_text())
     assert found["wrong"] > 10
     assert found["sources"]["kind"] == "hunt"
+    assert found["compared_with_reference"] >= found["kinds_compared_with_reference"] > 3
+    assert found["largest_p_error_over_bound"] <= 1  # p are those of another budget, that is all
     again = _hunt("--again", str(out), **spoiled)
     assert again.returncode == 1
     assert "row00" in again.stdout

@@ -14,6 +14,7 @@ from torch import Tensor
 from cases import FULL_DTYPES, assert_budget, assert_near, expected, generator, normal
 from fast_lapsum import reference, soft_topk
 from fast_lapsum.cpu import kernel
+from fast_lapsum.solvers.backend import SOLVERS
 
 pytestmark = pytest.mark.parametrize("dtype", FULL_DTYPES, ids=str)
 needs_kernel = pytest.mark.skipif(
@@ -113,6 +114,33 @@ def test_the_highest_temperatures(dtype: torch.dtype) -> None:
         assert_budget(soft_topk(scores, k, t), k)
 
 
+def test_a_difference_that_rounds_past_the_largest_number(backend: str, dtype: torch.dtype) -> None:
+    """The digits that r - hi rounds away are NaN beside the largest number, and of no account."""
+    largest = torch.finfo(dtype).max
+    for part in (0.33984375, 0.35, 0.4, 0.1, -0.2):
+        for k in (0.5, 1e-3, 0.9):
+            for divisor in (262.0, 300.0, 350.0):
+                scores = torch.tensor([part * largest, largest], dtype=dtype)
+                p = soft_topk(scores, k, largest / divisor, solver=backend)
+                assert_budget(p, k)
+    scores = torch.tensor([1.1564282549208288e38, torch.finfo(torch.float32).max])
+    assert soft_topk(scores, 0.5, 1.3e36, solver=backend).tolist() == [0, 0.5]
+
+
+@pytest.mark.parametrize("solver", ["auto", *SOLVERS])
+def test_the_smallest_budget_beside_the_lowest_number(solver: str, dtype: torch.dtype) -> None:
+    """1 / k overflows; the threshold does not."""
+    k, lowest = 5e-324, torch.finfo(dtype).min
+    for score in (0.999 * lowest, 0.5 * lowest, -1.0, 0.0):
+        for t in (0.00093, 1.0):
+            scores = torch.tensor([score, lowest], dtype=dtype)
+            p = soft_topk(scores, k, t, solver=solver)
+            assert (p.isfinite() & (p >= 0) & (p < 1e-30)).all()
+            one = soft_topk(scores[:1], k, t, solver=solver)
+            assert float(one) in (0.0, k)
+            assert float(reference.soft_topk(scores[:1], k, t)) == k
+
+
 def test_a_filled_score_is_as_good_as_a_masked_one(backend: str, dtype: torch.dtype) -> None:
     """As long as the budget does not reach it."""
     scores, keep = normal(3, 500, dtype=dtype), torch.arange(500) % 3 != 2
@@ -177,6 +205,24 @@ def test_no_gradient_for_the_temperature_is_nan(dtype: torch.dtype) -> None:
 
 
 class TestReference:
+    def test_the_ends_of_the_temperatures(self, dtype: torch.dtype) -> None:
+        """Below the smallest normal number a row is hard, over a 256th of the largest NaN."""
+        info = torch.finfo(dtype)
+        scores = torch.tensor([0.0, 0.0, info.tiny], dtype=dtype)
+        for t in (0.0, info.tiny / 2):
+            assert reference.solve_row(scores, 1.5, t).is_hard
+            assert reference.soft_topk(scores, 1.5, t).tolist() == [0.25, 0.25, 1.0]
+        assert not reference.solve_row(scores, 1.5, info.tiny).is_hard
+        assert not reference.soft_topk(scores, 1.5, info.max / 256).isnan().any()
+        assert reference.soft_topk(scores, 1.5, info.max / 255).isnan().all()
+        for t in (info.tiny / 2, info.tiny, info.max / 256, info.max / 255):
+            k, per_row = (torch.tensor([x], dtype=torch.float64) for x in (1.5, t))
+            p, want = (
+                soft_topk(scores[None], k, per_row),
+                reference.soft_topk(scores[None], k, per_row),
+            )
+            torch.testing.assert_close(p.double(), want, rtol=1e-6, atol=1e-6, equal_nan=True)
+
     def test_the_gap_between_both_ends(self, dtype: torch.dtype) -> None:
         largest = torch.finfo(dtype).max
         scores = torch.tensor([-largest, largest], dtype=dtype)

@@ -26,8 +26,8 @@ DATA = Path(__file__).parent / "data"
 
 
 def assert_right(batch: Batch, name: str) -> None:
-    wrong, error, over = judge(batch, solve(batch, "interpreted"))
-    assert not wrong.any(), f"{name}: off by {error.max():.3g}, {over.max():.3g} of its bound"
+    verdict = judge(batch, solve(batch, "interpreted"))
+    assert not verdict.wrong.any(), f"{name}: {verdict.reason(int(verdict.wrong.int().argmax()))}"
 
 
 @pytest.mark.parametrize("kept", ["on-chip-wrong", "short-rows-wrong"])

@@ -5,8 +5,10 @@ Every backend is tested against this file. With u_i = (r_i - b) / t and the Lapl
     p_i = sigma(u_i),   sum_i p_i = k,   phi_i = exp(-|u_i|) / 2,   q = softmax(-|u|).
 
 The threshold b is kept as a pair (hi, lo) with b = hi + lo, because one float cannot hold it when
-|b| is large against t. A row in the hard limit (t = 0, or more +inf scores than budget) is kept
-as (boundary score, share of each score tied with it).
+|b| is large against t. A row in the hard limit (t below the smallest normal number of the dtype in
+which thresholds are kept, or more +inf scores than budget) is kept as (boundary score, share of
+each score tied with it). Thresholds of float64 scores are kept in float64, all others in float32;
+temperatures over a 256th of that dtype's largest number have no answer.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ from torch import Tensor
 
 #: Distance from the outermost score, in temperatures, at which a float64 mask is exactly 0 or 1.
 SATURATION = 800.0
+#: The highest temperature is this part of the largest number: distances of 128 t must exist.
+HOTTEST = 256.0
 #: Farther away than this phi is 0 however far: differences of such distances must not overflow.
 FARTHEST = 1e4
 
@@ -36,12 +40,13 @@ def solve_row(scores: Tensor, budget: float, temperature: float) -> Threshold:
     valid = scores[scores != -math.inf]
     infinite = int((valid == math.inf).sum())
     valid_count = valid.numel()
-    answerable = 0 <= budget <= valid_count and 0 <= temperature < math.inf
+    kept = torch.finfo(torch.float64 if scores.dtype == torch.float64 else torch.float32)
+    answerable = 0 <= budget <= valid_count and 0 <= temperature <= kept.max / HOTTEST
     if scores.isnan().any() or not answerable:
         return Threshold(math.nan, math.nan)
     if infinite > budget:
         return Threshold(math.inf, budget / infinite, is_hard=True)
-    if temperature == 0:
+    if temperature < kept.tiny:
         return _hard_limit(valid, budget)
     ordered = valid[valid != math.inf].double().sort(descending=True).values
     budget -= infinite
@@ -85,23 +90,31 @@ def _closed_form(ordered: Tensor, budget: float, temperature: float) -> Threshol
     )
     excess = len(upper) - budget
     if above < 0:
-        return Threshold(float(ordered[0]), temperature * math.log(lower_sum / (2 * budget)))
+        return Threshold(float(ordered[0]), temperature * _log_quotient(lower_sum, 2 * budget))
     if not len(lower):
-        return Threshold(float(ordered[-1]), -temperature * math.log(upper_sum / (2 * excess)))
+        return Threshold(float(ordered[-1]), -temperature * _log_quotient(upper_sum, 2 * excess))
     half_gap = float(ordered[above] / 2 - ordered[below] / 2)  # the gap itself may overflow
     coupling = math.sqrt(upper_sum * lower_sum) * math.exp(-half_gap / temperature)
     root = math.hypot(excess, coupling)
     if excess > 0:
         return Threshold(
-            float(ordered[above]), -temperature * math.log(upper_sum / (root + excess))
+            float(ordered[above]), -temperature * _log_quotient(upper_sum, root + excess)
         )
     if excess < 0:
-        return Threshold(float(ordered[below]), temperature * math.log(lower_sum / (root - excess)))
+        return Threshold(
+            float(ordered[below]), temperature * _log_quotient(lower_sum, root - excess)
+        )
     # Both sums are equal at b, a little off the middle: from the end that is nearer.
     aside = temperature * math.log(lower_sum / upper_sum) / 2
     if aside < 0:
         return Threshold(float(ordered[below]), half_gap + aside)
     return Threshold(float(ordered[above]), aside - half_gap)
+
+
+def _log_quotient(total: float, share: float) -> float:
+    """log(total / share): a denormal share makes the quotient overflow."""
+    quotient = total / share
+    return math.log(quotient) if quotient < math.inf else math.log(total) - math.log(share)
 
 
 def laplace_cdf(u: Tensor) -> Tensor:

@@ -23,8 +23,8 @@ def test_kept_rows_are_right(kept: str, copies: int) -> None:
             scores=batch.scores.cuda().expand(copies, -1).contiguous(),
             mask=None if batch.mask is None else batch.mask.cuda().expand(copies, -1),
         )
-        wrong, error, _ = judge(many, solve(many))
-        assert not wrong.any(), f"{wrong_rows.name(entry)}: off by {float(error.max()):.3g}"
+        verdict = judge(many, solve(many))
+        assert not verdict.wrong.any(), f"{wrong_rows.name(entry)}: {verdict.reason(0)}"
 
 
 def test_equal_scores_of_short_rows_have_equal_p() -> None:

@@ -3,7 +3,8 @@
 ``make hunt`` and ``make hunt-gpu`` run it; ``python -m hunting --help`` has all its settings.
 
 * rows.py makes the rows: what users have and what attackers would make.
-* check.py says how far a sum may be from its budget, and compares a sample with the reference.
+* check.py says how far a sum may be from its budget, and compares a sample with the reference;
+  fit.py holds p against other p of its row.
 * plan.py says which batches a run is made of, worker.py works through its share of them.
 * tally.py adds up what the workers tell; wrong_rows.py keeps what is wrong, to be run again.
 """

@@ -74,13 +74,13 @@ def main(
         ),
     ] = None,
 ) -> None:
-    """Look for rows whose budget is not met.
+    """Look for rows whose budget is not met, or whose p are not those of their scores.
 
     Rows of every kind, length and dtype are made from the seed, solved in batches, and judged
-    without the solver's help: the sum of p in float64 against k, within what the rounding of p
-    allows. A sample of them is compared with the float64 reference, p by p, and so are their
-    gradients. Wrong rows are kept with all that is needed to run them again (--again), and named at
-    the end. Exits with 1 if there are any.
+    without the solver's help: the sum of p in float64 against k, and p by other p of its row, each
+    within what rounding allows. A sample of them is compared with the float64 reference, p by p,
+    and so are their gradients. Wrong rows are kept with all that is needed to run them again
+    (--again), and named at the end. Exits with 1 if there are any.
     """
     _check("--solver", [solver], ("auto", *SOLVERS, "interpreted"))
     _check("--dtypes", dtypes.split(","), DTYPES)
@@ -198,8 +198,8 @@ def _again(path: Path, device: str, solver: str) -> int:
             scores=batch.scores.to(device),
             mask=None if batch.mask is None else batch.mask.to(device),
         )
-        wrong, error, _ = judge(here, solve(here, solver))
-        reasons = [f"sum off by {float(error[0]):.3g}"] if bool(wrong[0]) else []
+        verdict = judge(here, solve(here, solver))
+        reasons = [verdict.reason(0)] if bool(verdict.wrong[0]) else []
         if solver != "interpreted":
             reasons += against_reference(here, solver)
         if reasons:

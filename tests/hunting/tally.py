@@ -12,7 +12,7 @@ from fast_lapsum.bench import environment, sources
 
 from . import wrong_rows
 from .plan import ON_CHIP
-from .rows import Spec
+from .rows import KINDS, Spec
 from .worker import Done
 
 #: Wrong rows that are kept: more of them tell nothing new.
@@ -27,7 +27,8 @@ class Tally:
         self.out, self.console = out, console
         self.rows: dict[str, int] = {}
         self.long_rows = self.large_rows = self.wrong = self.sampled = 0
-        self.worst, self.worst_spec = 0.0, ""
+        self.compared_kinds: set[str] = set()
+        self.worst, self.worst_spec, self.misfit = 0.0, "", 0.0
         self.found: list[wrong_rows.Found] = []
         self.slowest, self.slowest_spec = 0.0, ""
 
@@ -38,6 +39,9 @@ class Tally:
         self.large_rows += spec.rows * (1024 <= spec.n <= ON_CHIP)
         self.wrong += done.wrong
         self.sampled += done.sampled
+        if done.sampled:
+            self.compared_kinds.add(spec.kind)
+        self.misfit = max(self.misfit, done.misfit)
         if done.worst > self.worst:
             self.worst, self.worst_spec = done.worst, label(spec)
         if done.seconds > self.slowest:
@@ -61,9 +65,12 @@ class Tally:
             "of_those_with_1024_scores_or_more": self.large_rows,
             "longer_rows": self.long_rows,
             "compared_with_reference": self.sampled,
+            "kinds": len(KINDS),
+            "kinds_compared_with_reference": len(self.compared_kinds),
             "wrong": self.wrong,
             "largest_error_over_bound": self.worst,
             "largest_error_at": self.worst_spec,
+            "largest_p_error_over_bound": self.misfit,
         }
 
     def print(self, seconds: float) -> None:
@@ -73,9 +80,16 @@ class Tally:
         self.console.print(f"{total:,} rows in {seconds:.0f} s: {by_dtype}")
         self.console.print(
             f"of up to {ON_CHIP:,} scores {on_chip:,}, of which {self.large_rows:,} have 1024 or "
-            f"more; longer {self.long_rows:,}; compared with the reference {self.sampled:,}"
+            f"more; longer {self.long_rows:,}"
         )
-        self.console.print(f"largest error {self.worst:.3g} of its bound: {self.worst_spec}")
+        self.console.print(
+            f"compared with the reference {self.sampled:,} rows, of {len(self.compared_kinds)} "
+            f"kinds out of {len(KINDS)}"
+        )
+        self.console.print(
+            f"largest error of a sum {self.worst:.3g} of its bound ({self.worst_spec}), "
+            f"of a p {self.misfit:.3g}"
+        )
         self.console.print(f"slowest batch {self.slowest:.1f} s: {self.slowest_spec}")
         if not self.wrong:
             self.console.print("wrong rows: none")

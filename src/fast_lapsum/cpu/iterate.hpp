@@ -158,6 +158,12 @@ bool is_far(const Root& root, double t) {
     return kLn2 * root.spread > 3 * sum || std::abs(root.step) > t || !(sum > 0);
 }
 
+// log(total / share): a denormal share, as that of a budget of 5e-324, makes the quotient overflow.
+double log_quotient(double total, double share) {
+    const double quotient = total / share;
+    return quotient < kInfinity ? std::log(quotient) : std::log(total) - std::log(share);
+}
+
 // From the neighbouring scores to the threshold. Where they are far from b, sums relative to b
 // have few digits left: they are taken again, relative to those scores. NaN if that fails.
 template <class T, class Source>
@@ -181,9 +187,9 @@ Threshold finish(Source& source, const Root& root, double k, double t) {
             : 0;
     const double hypotenuse = std::hypot(excess, coupling);
     if (excess > 0)
-        return as_pair<T>(root.upper, -t * std::log(sums.sum_above / (hypotenuse + excess)));
+        return as_pair<T>(root.upper, -t * log_quotient(sums.sum_above, hypotenuse + excess));
     if (excess < 0)
-        return as_pair<T>(root.lower, t * std::log(sums.sum_below / (hypotenuse - excess)));
+        return as_pair<T>(root.lower, t * log_quotient(sums.sum_below, hypotenuse - excess));
     // Both sums are equal at b, a little off the middle: from the end that is nearer.
     const double aside = t * std::log(sums.sum_below / sums.sum_above) / 2;
     return aside < 0 ? as_pair<T>(root.lower, half_gap + aside)

@@ -5,6 +5,7 @@
 // the threshold at which the masses add up to the budget k. Read in this order:
 //
 //   numbers.hpp   half precision, the exponential
+//   sums.hpp      what is added up, and in which order
 //   simd.hpp      the inner loops, compiled for several instruction sets
 //   rows.hpp      how a row is read and reduced
 //   iterate.hpp   the two-exponential iteration

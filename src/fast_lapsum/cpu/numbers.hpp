@@ -9,8 +9,10 @@
 
 #if defined(__GNUC__)
 #define LAPSUM_INLINE static inline __attribute__((always_inline))
+#define LAPSUM_MEMBER inline __attribute__((always_inline))
 #else
 #define LAPSUM_INLINE static inline
+#define LAPSUM_MEMBER inline
 #endif
 
 namespace {
@@ -39,6 +41,7 @@ struct Real<float> {
     static constexpr float vanishing = 127.0f;         // 2^-127 is taken as 0
     static constexpr float round_magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
     static constexpr int mantissa = 23, bias = 127;
+    static constexpr int lanes = 16;  // of a 64-byte vector
 };
 
 template <>
@@ -47,11 +50,13 @@ struct Real<double> {
     static constexpr double vanishing = 1023.0;
     static constexpr double round_magic = 6755399441055744.0;  // 1.5 * 2^52
     static constexpr int mantissa = 52, bias = 1023;
+    static constexpr int lanes = 8;
 };
 
 // Distance from the outermost score, in temperatures, at which a mask is exactly 0 or 1.
 constexpr double kSaturation = 800;
-// The highest temperature is this part of the largest number: distances of 128 t must exist.
+// The highest temperature is this part of the largest number: distances of 128 t must exist. Beyond
+// them float has only zeros; double goes on to 745 t, where p may be off at the highest ones.
 constexpr double kHottest = 256;
 constexpr double kLog2E = 1.4426950408889634074, kLn2 = 0.69314718055994530942;
 

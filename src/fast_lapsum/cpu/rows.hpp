@@ -185,25 +185,29 @@ struct Row {
         for (int64_t block = 0; block < blocks; ++block) one(block);
     }
 
-    // Sum of chunk_result(scores, count) over the row, blocks added in their order.
+    // Sum of chunk_result(first, scores, count) over the row, in an order that the shape fixes.
     template <class Result, class Chunk>
     Result reduce(Chunk chunk_result) const {
-        const int64_t blocks = (n + block_size() - 1) / block_size();
-        Result stack[16];
-        std::vector<Result> heap(blocks > 16 ? size_t(blocks) : 0);
-        Result* partial = blocks > 16 ? heap.data() : stack;
-        each_block([&](int64_t block, int64_t first, int64_t count) {
+        const auto block_result = [&](int64_t first, int64_t count) {
             alignas(64) T buffer[kChunk];
-            Result sum;
+            Cascade<Result> sum;
             for (int64_t at = 0; at < count; at += kChunk) {
                 const int64_t length = std::min(kChunk, count - at);
                 sum.add(chunk_result(first + at, read(first + at, length, buffer), length));
             }
-            partial[block] = sum;
+            return sum.total();
+        };
+        if (n <= kChunk) {
+            alignas(64) T buffer[kChunk];
+            return chunk_result(0, read(0, n, buffer), n);
+        }
+        const int64_t blocks = (n + block_size() - 1) / block_size();
+        if (blocks == 1) return block_result(0, n);
+        std::vector<Result> partial(static_cast<size_t>(blocks));
+        each_block([&](int64_t block, int64_t first, int64_t count) {
+            partial[size_t(block)] = block_result(first, count);
         });
-        Result total;
-        for (int64_t block = 0; block < blocks; ++block) total.add(partial[block]);
-        return total;
+        return sum_in_pairs(partial.data(), blocks);
     }
 
     // Full passes, counted: no row takes more than kMostPasses.
@@ -237,9 +241,10 @@ struct Band {
     double t;
 
     Pass pass(T b, T inverse) const {
-        Pass sum;
+        Cascade<Pass> chunks;
         for (int64_t at = 0; at < n; at += kChunk)
-            sum.add(pass_chunk(scores + at, std::min(kChunk, n - at), b, inverse));
+            chunks.add(pass_chunk(scores + at, std::min(kChunk, n - at), b, inverse));
+        Pass sum = chunks.total();
         double farthest = 0;  // the tails' spread is not kept by side: take the larger factor
         if (outside.above > 0) {
             const double v = (double(upper) - double(b)) * (kLog2E / t), factor = std::exp2(-v);
@@ -261,12 +266,13 @@ struct Band {
     }
 
     Tails tails(T under, T over, T anchor_below, T anchor_above, T inverse) const {
-        Tails sum;
+        Cascade<Tails> chunks;
         for (int64_t at = 0; at < n; at += kChunk) {
             const int64_t count = std::min(kChunk, n - at);
-            sum.add(
+            chunks.add(
                 tails_chunk(scores + at, count, under, over, anchor_below, anchor_above, inverse));
         }
+        Tails sum = chunks.total();
         sum.above += outside.above;
         if (outside.above > 0)
             sum.sum_above +=

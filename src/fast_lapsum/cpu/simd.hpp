@@ -1,15 +1,14 @@
-// The inner loops, each over one contiguous chunk of scores. Sums are float over a piece of the
-// chunk and double from there on. A NaN is on neither side of any comparison, so that counts which
-// do not add up to the length tell of it.
+// The inner loops, each over one contiguous chunk of scores. A NaN is on neither side of any
+// comparison, so that counts which do not add up to the length tell of it.
 
 #pragma once
 
-#include <algorithm>
-
-#include "numbers.hpp"
+#include "sums.hpp"
 
 // One function body, compiled for several instruction sets, chosen when the library is loaded.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 12
+// A build with LAPSUM_NO_CLONES is what compilers without that make, for the tests.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 12 && \
+    !defined(LAPSUM_NO_CLONES)
 #define LAPSUM_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #define LAPSUM_HAS_CLONES 1
 #include <immintrin.h>
@@ -18,66 +17,6 @@
 #endif
 
 namespace {
-
-// What one pass at a trial threshold tells (operator: N>, E, S<, S>, m<, m>).
-struct Pass {
-    int64_t above = 0, at = 0;
-    double sum_above = 0, sum_below = 0;
-    double nearest_above = kInfinity, nearest_below = -kInfinity;
-    double spread = 0;  // sum of e |v|, v = u log2(e): how far away the mass lies
-
-    void add(const Pass& o) {
-        spread += o.spread;
-        above += o.above;
-        at += o.at;
-        sum_above += o.sum_above;
-        sum_below += o.sum_below;
-        nearest_above = std::min(nearest_above, o.nearest_above);
-        nearest_below = std::max(nearest_below, o.nearest_below);
-    }
-};
-
-// Tail sums outside a band, each relative to its own anchor.
-struct Tails {
-    int64_t above = 0, below = 0;
-    double sum_above = 0, sum_below = 0;
-    double spread = 0;  // sum of e v over both
-
-    void add(const Tails& o) {
-        spread += o.spread;
-        above += o.above;
-        below += o.below;
-        sum_above += o.sum_above;
-        sum_below += o.sum_below;
-    }
-};
-
-struct Survey {
-    int64_t excluded = 0, infinite = 0, finite = 0;
-    double lowest = kInfinity, highest = -kInfinity;
-    double sum = 0, squares = 0;  // of finite r - origin
-
-    void add(const Survey& o) {
-        sum += o.sum;
-        squares += o.squares;
-        excluded += o.excluded;
-        infinite += o.infinite;
-        finite += o.finite;
-        lowest = std::min(lowest, o.lowest);
-        highest = std::max(highest, o.highest);
-    }
-};
-
-struct GradientSums {
-    double e = 0, ge = 0, ue = 0, gue = 0;
-
-    void add(const GradientSums& o) {
-        e += o.e;
-        ge += o.ge;
-        ue += o.ue;
-        gue += o.gue;
-    }
-};
 
 // Threshold and temperature of a row, in the units of decay(): v = |u| * log2(e).
 template <class T>
@@ -91,53 +30,66 @@ struct Scale {
     }
 };
 
+// What fills up the last group of a piece: on neither side of any comparison, with a decay of 0.
+template <class T>
+constexpr T kFiller = std::numeric_limits<T>::quiet_NaN();
+
 template <class T>
 LAPSUM_INLINE Pass pass_body(const T* r, int64_t n, T b, T inverse) {
-    int32_t above = 0, at = 0;
-    T sum_above = 0, sum_below = 0, spread = 0;
-    T nearest_above = std::numeric_limits<T>::infinity(), nearest_below = -nearest_above;
-#pragma omp simd reduction(+ : above, at, sum_above, sum_below, spread) \
-    reduction(min : nearest_above) reduction(max : nearest_below)
-    for (int64_t i = 0; i < n; ++i) {
-        const T v = clamp_decay(std::abs((r[i] - b) * inverse)), e = decay_clamped(v);
-        const bool is_above = r[i] > b, is_below = r[i] < b;
-        spread += e * v;
-        above += is_above;
-        at += r[i] == b;
-        sum_above += is_above ? e : T(0);
-        sum_below += is_below ? e : T(0);
-        const T up = is_above ? r[i] : std::numeric_limits<T>::infinity();
-        const T down = is_below ? r[i] : -std::numeric_limits<T>::infinity();
-        nearest_above = up < nearest_above ? up : nearest_above;
-        nearest_below = down > nearest_below ? down : nearest_below;
+    constexpr int kLanes = Real<T>::lanes;
+    constexpr T kEnd = std::numeric_limits<T>::infinity();
+    alignas(64) int32_t above[kLanes] = {}, at[kLanes] = {};
+    alignas(64) T sum_above[kLanes] = {}, sum_below[kLanes] = {}, spread[kLanes] = {};
+    alignas(64) T nearest_above[kLanes], nearest_below[kLanes];
+    std::fill_n(nearest_above, kLanes, kEnd);
+    std::fill_n(nearest_below, kLanes, -kEnd);
+    Groups<T> groups(r, n, kFiller<T>);
+    for (int64_t i = 0; i < groups.count; ++i) {
+        const T* x = groups.next();
+#pragma omp simd
+        for (int j = 0; j < kLanes; ++j) {
+            const T v = clamp_decay(std::abs((x[j] - b) * inverse)), e = decay_clamped(v);
+            const bool is_above = x[j] > b, is_below = x[j] < b;
+            spread[j] += e * v;
+            above[j] += is_above;
+            at[j] += x[j] == b;
+            sum_above[j] += is_above ? e : T(0);
+            sum_below[j] += is_below ? e : T(0);
+            const T up = is_above ? x[j] : kEnd, down = is_below ? x[j] : -kEnd;
+            nearest_above[j] = up < nearest_above[j] ? up : nearest_above[j];
+            nearest_below[j] = down > nearest_below[j] ? down : nearest_below[j];
+        }
     }
-    return {above,
-            at,
-            double(sum_above),
-            double(sum_below),
-            double(nearest_above),
-            double(nearest_below),
-            double(spread)};
+    return {count_of(above),         count_of(at),
+            sum_of(sum_above),       sum_of(sum_below),
+            least_of(nearest_above), most_of(nearest_below),
+            sum_of(spread)};
 }
 
 // Scores over `over` count as above, relative to anchor_above; those under `under` as below.
 template <class T>
 LAPSUM_INLINE Tails tails_body(const T* r, int64_t n, T under, T over, T anchor_below,
                                T anchor_above, T inverse) {
-    int32_t above = 0, below = 0;
-    T sum_above = 0, sum_below = 0, spread = 0;
-#pragma omp simd reduction(+ : above, below, sum_above, sum_below, spread)
-    for (int64_t i = 0; i < n; ++i) {
-        const bool is_above = r[i] > over, is_below = r[i] < under;
-        const T d = is_above ? r[i] - anchor_above : anchor_below - r[i];
-        const T v = clamp_decay(std::abs(d * inverse)), e = decay_clamped(v);
-        spread += e * v;  // what lies inside the band adds little
-        above += is_above;
-        below += is_below;
-        sum_above += is_above ? e : T(0);
-        sum_below += is_below ? e : T(0);
+    constexpr int kLanes = Real<T>::lanes;
+    alignas(64) int32_t above[kLanes] = {}, below[kLanes] = {};
+    alignas(64) T sum_above[kLanes] = {}, sum_below[kLanes] = {}, spread[kLanes] = {};
+    Groups<T> groups(r, n, kFiller<T>);
+    for (int64_t i = 0; i < groups.count; ++i) {
+        const T* x = groups.next();
+#pragma omp simd
+        for (int j = 0; j < kLanes; ++j) {
+            const bool is_above = x[j] > over, is_below = x[j] < under;
+            const T d = is_above ? x[j] - anchor_above : anchor_below - x[j];
+            const T v = clamp_decay(std::abs(d * inverse)), e = decay_clamped(v);
+            spread[j] += e * v;  // what lies inside the band adds little
+            above[j] += is_above;
+            below[j] += is_below;
+            sum_above[j] += is_above ? e : T(0);
+            sum_below[j] += is_below ? e : T(0);
+        }
     }
-    return {above, below, double(sum_above), double(sum_below), double(spread)};
+    return {count_of(above), count_of(below), sum_of(sum_above), sum_of(sum_below),
+            sum_of(spread)};
 }
 
 // The scores in [lower, upper], in their order; `out` has room for n and one vector more.
@@ -197,39 +149,49 @@ __attribute__((target("avx512f,popcnt"))) int64_t gather_avx512(const double* r,
 
 template <class T>
 LAPSUM_INLINE Survey survey_body(const T* r, int64_t n, T origin) {
-    constexpr T kMax = std::numeric_limits<T>::max();
-    int32_t excluded = 0, infinite = 0, finite = 0;
-    T lowest = std::numeric_limits<T>::infinity(), highest = -lowest, sum = 0, squares = 0;
-#pragma omp simd reduction(+ : excluded, infinite, finite, sum, squares) reduction(min : lowest) \
-    reduction(max : highest)
-    for (int64_t i = 0; i < n; ++i) {
-        const bool is_finite = std::abs(r[i]) <= kMax;
-        excluded += r[i] < -kMax;
-        infinite += r[i] > kMax;
-        finite += is_finite;
-        const T low = is_finite ? r[i] : std::numeric_limits<T>::infinity();
-        const T high = is_finite ? r[i] : -std::numeric_limits<T>::infinity();
-        const T d = is_finite ? r[i] - origin : T(0);
-        sum += d;
-        squares += d * d;
-        lowest = low < lowest ? low : lowest;
-        highest = high > highest ? high : highest;
+    constexpr int kLanes = Real<T>::lanes;
+    constexpr T kMax = std::numeric_limits<T>::max(), kEnd = std::numeric_limits<T>::infinity();
+    alignas(64) int32_t excluded[kLanes] = {}, infinite[kLanes] = {}, finite[kLanes] = {};
+    alignas(64) T sum[kLanes] = {}, squares[kLanes] = {}, lowest[kLanes], highest[kLanes];
+    std::fill_n(lowest, kLanes, kEnd);
+    std::fill_n(highest, kLanes, -kEnd);
+    Groups<T> groups(r, n, kFiller<T>);
+    for (int64_t i = 0; i < groups.count; ++i) {
+        const T* x = groups.next();
+#pragma omp simd
+        for (int j = 0; j < kLanes; ++j) {
+            const bool is_finite = std::abs(x[j]) <= kMax;
+            excluded[j] += x[j] < -kMax;
+            infinite[j] += x[j] > kMax;
+            finite[j] += is_finite;
+            const T low = is_finite ? x[j] : kEnd, high = is_finite ? x[j] : -kEnd;
+            const T d = is_finite ? x[j] - origin : T(0);
+            sum[j] += d;
+            squares[j] += d * d;
+            lowest[j] = low < lowest[j] ? low : lowest[j];
+            highest[j] = high > highest[j] ? high : highest[j];
+        }
     }
-    return {excluded,        infinite,    finite,         double(lowest),
-            double(highest), double(sum), double(squares)};
+    return {count_of(excluded), count_of(infinite), count_of(finite), least_of(lowest),
+            most_of(highest),   sum_of(sum),        sum_of(squares)};
 }
 
 // Sum of p^2: with the sum of p it gives the spread of a sampled budget.
 template <class T>
 LAPSUM_INLINE double squares_body(const T* r, int64_t n, T b, T inverse) {
-    T sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < n; ++i) {
-        const T half = T(0.5) * decay(std::abs((r[i] - b) * inverse));
-        const T p = r[i] > b ? 1 - half : half;
-        sum += p * p;
+    constexpr int kLanes = Real<T>::lanes;
+    alignas(64) T sum[kLanes] = {};
+    Groups<T> groups(r, n, kFiller<T>);
+    for (int64_t i = 0; i < groups.count; ++i) {
+        const T* x = groups.next();
+#pragma omp simd
+        for (int j = 0; j < kLanes; ++j) {
+            const T half = T(0.5) * decay(std::abs((x[j] - b) * inverse));
+            const T p = x[j] > b ? 1 - half : half;
+            sum[j] += p * p;
+        }
     }
-    return double(sum);
+    return sum_of(sum);
 }
 
 template <class T>
@@ -246,7 +208,8 @@ LAPSUM_INLINE void mask_body(const T* r, int64_t n, Scale<T> scale, T* out) {
 // last digit however large |u| is. Only rows whose mass lies far from the threshold need it.
 template <class T>
 LAPSUM_INLINE void exact_mask_body(const T* r, int64_t n, Scale<T> scale, T* out) {
-    constexpr T kLimit = 2 * Real<T>::vanishing;
+    // lo is half a unit of hi at most, and no score but hi is nearer than one: v is off by half.
+    constexpr T kLimit = 2 * Real<T>::vanishing, kMax = std::numeric_limits<T>::max();
 #pragma omp simd
     for (int64_t i = 0; i < n; ++i) {
         const T d = r[i] - scale.hi, back = d - r[i];
@@ -255,7 +218,9 @@ LAPSUM_INLINE void exact_mask_body(const T* r, int64_t n, Scale<T> scale, T* out
         T low = fused(d, scale.inverse, -v);
         low = fused(d, scale.inverse_low, low);
         low = fused(lost - scale.lo, scale.inverse, low);
-        const bool is_near = std::abs(v) < kLimit;  // farther out low is NaN or of no account
+        // Farther out low is of no account; beside the largest number `back` overflows, and low is
+        // NaN, but only where d is over 127 temperatures.
+        const bool is_near = (std::abs(v) < kLimit) & (std::abs(low) <= kMax);
         const T sum = is_near ? v + low : v;
         low = is_near ? low - (sum - v) : T(0);
         const bool is_above = sum > 0;
@@ -268,19 +233,25 @@ LAPSUM_INLINE void exact_mask_body(const T* r, int64_t n, Scale<T> scale, T* out
 // Sums over e = 2^-|v|, with v = u log2(e).
 template <class T>
 LAPSUM_INLINE GradientSums gradient_sums_body(const T* r, const T* g, int64_t n, Scale<T> scale) {
-    T e_sum = 0, ge_sum = 0, ue_sum = 0, gue_sum = 0;
-#pragma omp simd reduction(+ : e_sum, ge_sum, ue_sum, gue_sum)
-    for (int64_t i = 0; i < n; ++i) {
-        const T v = ((r[i] - scale.hi) - scale.lo) * scale.inverse;
-        const T e = decay(std::abs(v));
-        const bool live = e > 0;  // what takes no part must not turn 0 * inf into NaN
-        const T ge = live ? g[i] * e : T(0), v_live = live ? v : T(0);
-        e_sum += e;
-        ge_sum += ge;
-        ue_sum += v_live * e;
-        gue_sum += v_live * ge;
+    constexpr int kLanes = Real<T>::lanes;
+    alignas(64) T e_sum[kLanes] = {}, ge_sum[kLanes] = {}, ue_sum[kLanes] = {};
+    alignas(64) T gue_sum[kLanes] = {};
+    Groups<T> groups(r, n, kFiller<T>), grads(g, n, T(0));
+    for (int64_t i = 0; i < groups.count; ++i) {
+        const T *x = groups.next(), *y = grads.next();
+#pragma omp simd
+        for (int j = 0; j < kLanes; ++j) {
+            const T v = ((x[j] - scale.hi) - scale.lo) * scale.inverse;
+            const T e = decay(std::abs(v));
+            const bool live = e > 0;  // what takes no part must not turn 0 * inf into NaN
+            const T ge = live ? y[j] * e : T(0), v_live = live ? v : T(0);
+            e_sum[j] += e;
+            ge_sum[j] += ge;
+            ue_sum[j] += v_live * e;
+            gue_sum[j] += v_live * ge;
+        }
     }
-    return {double(e_sum), double(ge_sum), double(ue_sum), double(gue_sum)};
+    return {sum_of(e_sum), sum_of(ge_sum), sum_of(ue_sum), sum_of(gue_sum)};
 }
 
 // phi / t * (g - <g, q>), with factor = 1 / (2 t).
@@ -294,23 +265,19 @@ LAPSUM_INLINE void gradient_body(const T* r, const T* g, int64_t n, Scale<T> sca
     }
 }
 
-// Float sums run over this many scores before they go into doubles: longer ones would show the
-// rounding of many equal addends, which do not average out.
-constexpr int64_t kPiece = 512;
-
 #define LAPSUM_KERNELS(T)                                                                          \
     LAPSUM_CLONES Pass pass_chunk(const T* r, int64_t n, T b, T inverse) {                         \
         Pass sum;                                                                                  \
-        for (int64_t at = 0; at < n; at += kPiece)                                                 \
-            sum.add(pass_body(r + at, std::min(kPiece, n - at), b, inverse));                      \
+        for (int64_t at = 0; at < n; at += kPiece<T>)                                              \
+            sum.add(pass_body(r + at, std::min(kPiece<T>, n - at), b, inverse));                   \
         return sum;                                                                                \
     }                                                                                              \
     LAPSUM_CLONES Tails tails_chunk(const T* r, int64_t n, T under, T over, T below, T above,      \
                                     T inverse) {                                                   \
         Tails sum;                                                                                 \
-        for (int64_t at = 0; at < n; at += kPiece) {                                               \
-            sum.add(                                                                               \
-                tails_body(r + at, std::min(kPiece, n - at), under, over, below, above, inverse)); \
+        for (int64_t at = 0; at < n; at += kPiece<T>) {                                            \
+            const int64_t count = std::min(kPiece<T>, n - at);                                     \
+            sum.add(tails_body(r + at, count, under, over, below, above, inverse));                \
         }                                                                                          \
         return sum;                                                                                \
     }                                                                                              \
@@ -318,10 +285,16 @@ constexpr int64_t kPiece = 512;
         return gather_body(r, n, lower, upper, out);                                               \
     }                                                                                              \
     LAPSUM_CLONES Survey survey_chunk(const T* r, int64_t n, T origin) {                           \
-        return survey_body(r, n, origin);                                                          \
+        Survey sum;                                                                                \
+        for (int64_t at = 0; at < n; at += kPiece<T>)                                              \
+            sum.add(survey_body(r + at, std::min(kPiece<T>, n - at), origin));                     \
+        return sum;                                                                                \
     }                                                                                              \
     LAPSUM_CLONES double squares_chunk(const T* r, int64_t n, T b, T inverse) {                    \
-        return squares_body(r, n, b, inverse);                                                     \
+        double sum = 0;                                                                            \
+        for (int64_t at = 0; at < n; at += kPiece<T>)                                              \
+            sum += squares_body(r + at, std::min(kPiece<T>, n - at), b, inverse);                  \
+        return sum;                                                                                \
     }                                                                                              \
     LAPSUM_CLONES void mask_chunk(const T* r, int64_t n, Scale<T> s, T* out) {                     \
         mask_body(r, n, s, out);                                                                   \
@@ -332,8 +305,8 @@ constexpr int64_t kPiece = 512;
     LAPSUM_CLONES GradientSums gradient_sums_chunk(const T* r, const T* g, int64_t n,              \
                                                    Scale<T> s) {                                   \
         GradientSums sum;                                                                          \
-        for (int64_t at = 0; at < n; at += kPiece) {                                               \
-            sum.add(gradient_sums_body(r + at, g + at, std::min(kPiece, n - at), s));              \
+        for (int64_t at = 0; at < n; at += kPiece<T>) {                                            \
+            sum.add(gradient_sums_body(r + at, g + at, std::min(kPiece<T>, n - at), s));           \
         }                                                                                          \
         return sum;                                                                                \
     }                                                                                              \

@@ -121,21 +121,22 @@ bool gather_band(Row<T>& row, T lower, T upper, double t, int64_t most, Tails* o
         alignas(64) T buffer[kChunk];
         alignas(64) T inside[kChunk + kSlack];
         std::vector<T>& kept = blocks > 1 ? pieces[size_t(block)].scores : band;
+        Cascade<Tails> sums;
         int64_t found = 0;
         for (int64_t at = 0; at < count; at += kChunk) {
             const int64_t length = std::min(kChunk, count - at);
             const T* r = row.read(first + at, length, buffer);
             const Tails chunk = tails_chunk(r, length, lower, upper, lower, upper, inverse);
-            tails[size_t(block)].add(chunk);
+            sums.add(chunk);
             if (chunk.above + chunk.below == length) continue;
             const int64_t hits = gather_chunk(r, length, lower, upper, inside);
             found += hits;
             if (found <= most) kept.insert(kept.end(), inside, inside + hits);
         }
+        tails[size_t(block)] = sums.total();
         if (blocks > 1) pieces[size_t(block)].found = found;
     });
-    *outside = {};
-    for (const Tails& block : tails) outside->add(block);
+    *outside = sum_in_pairs(tails.data(), blocks);
     if (blocks > 1) {
         int64_t total = 0;
         for (const Piece& piece : pieces) total += piece.found;

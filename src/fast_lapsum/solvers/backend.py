@@ -29,7 +29,8 @@ SOLVERS: dict[str, Solver] = {
 
 #: Distance from the outermost score, in temperatures, at which a mask is exactly 0 or 1.
 SATURATION = 800.0
-#: The highest temperature is this part of the largest number: distances of 128 t must exist.
+#: The highest temperature is this part of the largest number: distances of 128 t must exist. Beyond
+#: them float32 has only zeros; float64 goes on to 745 t, where p may be off at the highest ones.
 HOTTEST = 256.0
 #: Farther away in temperatures phi is 0, and its product with a distance must not be NaN.
 FARTHEST = 1e4

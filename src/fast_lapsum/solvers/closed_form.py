@@ -74,8 +74,8 @@ def interval_root(
     coupling = torch.sqrt(upper_sum * lower_sum) * torch.exp(-half_gap / temperature)
     root = torch.hypot(excess, coupling)
     # b is measured from the end whose formula does not cancel; an open end is never that end.
-    from_upper = -temperature * torch.log(upper_sum / (root + excess))
-    from_lower = temperature * torch.log(lower_sum / (root - excess))
+    from_upper = -temperature * _log_quotient(upper_sum, root + excess)
+    from_lower = temperature * _log_quotient(lower_sum, root - excess)
     # Without excess both exponentials are equal, however small: the gap is halved in logarithms,
     # from the end that b is nearer to, as half a gap and more may be over the largest float.
     off_middle = temperature * torch.log(upper_sum / lower_sum) / 2
@@ -85,6 +85,12 @@ def interval_root(
     hi = torch.where(is_lower, lower_score, upper_score)
     lo = torch.where(is_lower, from_lower, from_upper)
     return hi, lo
+
+
+def _log_quotient(total: Tensor, share: Tensor) -> Tensor:
+    """log(total / share): a denormal share, as that of a budget of 5e-324, makes it overflow."""
+    quotient = total / share
+    return torch.where(quotient.isinf(), total.log() - share.log(), quotient.log())
 
 
 def root_between(
