@@ -17,6 +17,8 @@ import constriction
 import numpy as np
 import numpy.typing as npt
 
+from .tiles import spans
+
 Integers = npt.NDArray[np.int32]
 Bits = npt.NDArray[np.bool_]
 
@@ -113,11 +115,11 @@ class Writer:
 class Reader:
     """Takes the words of a :class:`Writer` apart again."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes | memoryview) -> None:
         self.part = ""
         if len(data) % 4:
             raise CoderError(f"the payload has {len(data)} bytes, expected a multiple of 4")
-        words = np.frombuffer(data, dtype="<u4").astype(np.uint32)
+        words = np.frombuffer(data, dtype="<u4").astype(np.uint32, copy=False)
         self._decoder = constriction.stream.queue.RangeDecoder(words)
 
     def _decode(self, *arguments: object) -> Integers:
@@ -129,22 +131,26 @@ class Reader:
 
     def bits(self, scores: Integers, symbols: Bits | None) -> Bits:
         """Read as many bits as there are scores."""
-        if not scores.size:
-            return np.zeros(scores.shape, dtype=np.bool_)
-        return self._decode(_BERNOULLI, PROBABILITY[table_index(scores)]).astype(np.bool_)
+        found = np.empty(scores.shape, dtype=np.bool_)
+        for part in spans(len(scores)):
+            found[part] = self._decode(_BERNOULLI, PROBABILITY[table_index(scores[part])])
+        return found
 
     def chances(self, chance: int, count: int, symbols: Bits | None) -> Bits:
         """Read ``count`` bits."""
-        if not count:
-            return np.zeros(0, dtype=np.bool_)
-        return self._decode(_fixed(chance), count).astype(np.bool_)
+        found = np.empty(count, dtype=np.bool_)
+        for part in spans(count):
+            found[part] = self._decode(_fixed(chance), part.stop - part.start)
+        return found
 
     def uniform(self, sizes: Integers, symbols: Integers | None) -> Integers:
         """Read as many integers as there are sizes."""
         found = np.zeros(sizes.shape, dtype=np.int32)
-        several = sizes > 1
-        if several.any():
-            found[several] = self._decode(_UNIFORM, sizes[several].astype(np.int32))
+        for part in spans(len(sizes)):
+            several = sizes[part] > 1
+            if several.any():
+                chosen = sizes[part][several].astype(np.int32)
+                found[part][several] = self._decode(_UNIFORM, chosen)
         return found
 
     def finish(self) -> None:

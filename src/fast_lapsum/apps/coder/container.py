@@ -120,7 +120,7 @@ def _take_apart(data: bytes, max_pixels: int, count: bool) -> Contents:
     if len(data) != expected:
         kind = "cut short" if len(data) < expected else "followed by something else"
         raise CoderError(f"{kind}: {len(data)} bytes, the header says {expected}")
-    body = data[:-CHECKSUM_BYTES]
+    body = memoryview(data)[:-CHECKSUM_BYTES]
     if zlib.crc32(body) != int.from_bytes(data[-CHECKSUM_BYTES:], "little"):
         raise CoderError("damaged, the checksum is wrong")
     mode, planes = MODES[flags & 1], 3 if flags & 2 else 1
