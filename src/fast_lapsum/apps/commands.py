@@ -240,6 +240,7 @@ def _folder(path: Path, option: str) -> None:
 @contextmanager
 def _clean_end(out: Path | None) -> Iterator[None]:
     """Errors as one line; an interruption removes what is unfinished and says so."""
+    from .attack.memory import is_memory
     from .coder.bitstream import CoderError
 
     def stop(number: int, frame: FrameType | None) -> NoReturn:
@@ -250,6 +251,10 @@ def _clean_end(out: Path | None) -> Iterator[None]:
         yield
     except CoderError as error:
         _fail(str(error))
+    except (MemoryError, RuntimeError) as error:
+        if not is_memory(error):
+            raise
+        _fail(coder_options.NO_MEMORY)
     except KeyboardInterrupt as interrupt:
         written = "" if out is None else f" {out} was not written."
         errors.print(f"Stopped.{escape(written)}", highlight=False, soft_wrap=True)
