@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -209,11 +209,8 @@ def crafted(plan: Plan) -> bytes:
     """The file of a plan."""
     places = layout(plan.dictionary, plan.colour, plan.height, plan.width, plan.planes)
     forger = Forger(plan, places)
-    with _made_up():
-        try:
-            bands.code_bands(forger, plan.mode, places, None, forger.watch)
-        except CoderError:
-            pass  # what is written so far is the file
+    with _made_up(), suppress(CoderError):  # what is written so far is the file
+        bands.code_bands(forger, plan.mode, places, None, forger.watch)
     payload = forger.finish()
     matrix: tuple[int, ...] = ()
     if plan.colour == "opponent":

@@ -17,6 +17,7 @@ from rich.markup import escape
 from fast_lapsum.bench import options
 
 from . import coder_options
+from .coder_drawn import coder_drawn
 from .coder_report import coder_report
 
 console = Console()
@@ -41,6 +42,9 @@ def register(app: typer.Typer) -> None:
     app.command(epilog="Example: fast-lapsum inspect photo.lap")(inspect)
     app.command("coder-study", epilog="Example: fast-lapsum coder-study photo.png --size 256")(
         coder_study
+    )
+    app.command("coder-drawn", epilog="Example: fast-lapsum coder-drawn --out drawn.json")(
+        coder_drawn
     )
     app.command("coder-report", epilog="Example: fast-lapsum coder-report photos")(coder_report)
 
