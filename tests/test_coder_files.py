@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from coder_cases import random_code, same
-from fast_lapsum.apps.coder import colour, container, wavelet
+from fast_lapsum.apps.coder import container, tiles, wavelet
 from fast_lapsum.apps.coder.bitstream import CoderError
 from fast_lapsum.apps.coder.code import Band, Code, layout
 from fast_lapsum.apps.coder.dictionary import decode_picture
@@ -156,7 +156,7 @@ def test_strips_and_widths_do_not_matter(monkeypatch):
     codes = [random_code(seed, size) for seed in range(8) for size in (None, (70, 45))]
     expected = [decode_picture(code) for code in codes]
     monkeypatch.setattr(wavelet, "_STRIP", 100)
-    monkeypatch.setattr(colour, "_STRIP", 100)
+    monkeypatch.setattr(tiles, "MOST", 100)
     monkeypatch.setattr(wavelet, "storage", lambda largest: np.int64)
     for code, picture in zip(codes, expected, strict=True):
         assert np.array_equal(decode_picture(code), picture)

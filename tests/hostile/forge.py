@@ -47,6 +47,8 @@ def plan(seed: int, at_limit: bool = False) -> Plan:
     shape = random.integers(4)
     share = (0.0, 1.0, 0.5, random.random())[shape]
     height = max(1, min(pixels, round(pixels**share)))
+    if at_limit:  # a power of two, so that the width leaves nothing over
+        height = 1 << round(share * np.log2(pixels))
     width = max(1, pixels // height)
     planes = int(random.choice([1, 3], p=[0.25, 0.75]))
     dictionary = str(random.choice(["blocks", "wavelet"]))

@@ -28,6 +28,6 @@ Record = Annotated[
 ]
 
 NO_MEMORY = (
-    "more memory is needed than there is. Decoding takes up to 72 bytes a pixel and training about"
-    " 500; with --max-pixels larger pictures are refused at once"
+    "more memory is needed than there is. Decoding takes up to 72 bytes a pixel, training more;"
+    " with --max-pixels larger pictures are refused at once"
 )
