@@ -126,7 +126,7 @@ KINDS: dict[str, Needs] = {
         (*_CODER, *_in("apps/coder", "codecs", "quality", "report", "untrained"))
     ),
     "coder-drawn": Needs((*_CODER, *_in("apps/coder", "codecs", "drawn", "drawn_report"))),
-    "coder-threads": Needs((*_CODER, "apps/coder/commands.py")),
+    "coder-threads": Needs((*_CODER, *_in("apps/coder", "commands", "record"))),
     "coder-hostile": Needs((*_CODER, "apps/coder/limits.py")),  # files are made outside
     "attack": Needs((*_ATTACK, *_in("apps/attack", "picture_run", "profile"))),
     "attack-bench": Needs((*_ATTACK, *_in("apps/attack", "compare", "workers"))),

@@ -155,19 +155,22 @@ def decode_picture(code: Code) -> npt.NDArray[np.uint8]:
     """
     places = layout(code.dictionary, code.colour, code.height, code.width, code.planes)
     depth = places[-1].level
-    picture = np.empty((code.height, code.width, code.planes), dtype=np.uint8)
-    planes: list[wavelet.Integers] = []
-    for plane in range(code.planes):
+    synthesise = _blocks if code.dictionary == "blocks" else _wavelet
+
+    def plane_of(plane: int) -> wavelet.Integers:
         parts = {
             (place.level, place.kind): _Part.of(code, place, band, plane - place.plane, depth)
             for place, band in zip(places, code.bands, strict=True)
             if place.plane <= plane < place.plane + place.planes
         }
-        synthesise = _blocks if code.dictionary == "blocks" else _wavelet
-        planes.append(synthesise(parts, depth, code.height, code.width))
-        if not code.matrix:  # a plane at a time
-            picture[:, :, plane : plane + 1] = to_picture([planes.pop()], ())
-    return to_picture(planes, code.matrix) if code.matrix else picture
+        return synthesise(parts, depth, code.height, code.width)
+
+    if code.matrix:
+        return to_picture([plane_of(plane) for plane in range(code.planes)], code.matrix)
+    picture = np.empty((code.height, code.width, code.planes), dtype=np.uint8)
+    for plane in range(code.planes):  # bytes before the next one: a third of the memory
+        picture[:, :, plane : plane + 1] = to_picture([plane_of(plane)], ())
+    return picture
 
 
 class _Part(NamedTuple):
