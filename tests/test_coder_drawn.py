@@ -97,6 +97,8 @@ def test_a_bad_training_is_replaced_by_blocks(monkeypatch):
     assert found.fit.code is found.code
     assert found.fit.counted == pytest.approx(found.fit.file_bits, rel=0.3)
     assert floor.block_code(picture, 20) is None
+    asked = Settings(bits=1, plain=True, steps=1, atoms=15)
+    assert encode.encode(picture, asked, 100).fit.atoms <= 15  # a k that was asked for holds
 
 
 @pytest.mark.parametrize("limit", [48 + 40, 192 + 40, 3 * 64 * 64 + 80])

@@ -67,15 +67,17 @@ def encode(
         reached = psnr(picture, decode_picture(code))
         found = found._replace(code=code, psnr=reached, atoms=_atoms(code))
     found = found._replace(file_bits=8.0 * len(data))
-    return _at_least_blocks(picture, limit, Encoded(data, code, found))
+    return _at_least_blocks(picture, settings, limit, Encoded(data, code, found))
 
 
-def _at_least_blocks(picture: Picture, limit: int, found: Encoded) -> Encoded:
+def _at_least_blocks(picture: Picture, settings: Settings, limit: int, found: Encoded) -> Encoded:
     """What was found, or one colour per block where that is nearer to the picture."""
     simple = block_code(picture, limit)
     if simple is None:
         return found
     code, data = simple
+    if settings.atoms is not None and _atoms(code) > settings.atoms:  # k was asked for
+        return found
     reached = psnr(picture, decode_picture(code))
     if reached <= found.fit.psnr:
         return found
