@@ -16,8 +16,8 @@ PYTHON ?= $(firstword $(foreach name,python3 python3.14 python3.13 python3.12 py
   $(shell $(name) -c 'import sys, venv, ensurepip; print("$(name)" * (sys.version_info >= (3, 10)))' 2>/dev/null)))
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo lint test test-slow test-gpu test-gpu-sanitizer hunt hunt-gpu bench-cpu \
-  bench-gpu bench-all report clean
+.PHONY: help install demo lint test test-slow test-gpu test-gpu-sanitizer hunt hunt-gpu hostile \
+  bench-cpu bench-gpu bench-all report clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -80,6 +80,7 @@ ROWS = 1000000
 LONG_ROWS = 1000
 SEED = 0
 HUNT =
+HOSTILE =
 HUNTING = -m hunting --rows $(ROWS) --long-rows $(LONG_ROWS) --seed $(SEED) $(HUNT)
 
 hunt: $(INSTALLED) ## look for wrong rows, with the CPU kernel or HUNT="--solver NAME"
@@ -87,6 +88,9 @@ hunt: $(INSTALLED) ## look for wrong rows, with the CPU kernel or HUNT="--solver
 
 hunt-gpu: ## the same on a GPU, with the python3 and torch of this machine
 	PYTHONPATH=src:tests $(GPU_PYTHON) $(HUNTING) --device cuda
+
+hostile: $(INSTALLED) ## decode 10,000 files made by hand, under the coder's limits; HOSTILE="--help"
+	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m hostile $(HOSTILE)
 
 bench-cpu: $(INSTALLED) ## the CPU benchmark, into results/cpu.json
 	$(BIN)/fast-lapsum bench cpu

@@ -389,6 +389,21 @@ def test_regions_of_another_size_or_empty(tmp_path: Path, photo: Path) -> None:
     assert "the region is empty" in said(result)
 
 
+@pytest.mark.parametrize("kind", ["GIF", "PNG", "WEBP"])
+def test_animations_are_refused(tmp_path: Path, kind: str) -> None:
+    """The first frame was attacked without a word."""
+    frames = [Image.new("RGB", (16, 16), colour) for colour in ("red", "blue", "green")]
+    moving = tmp_path / f"moving.{kind.lower()}"
+    frames[0].save(moving, format=kind, save_all=True, append_images=frames[1:])
+    result = run(moving, "--out", tmp_path / "out")
+    assert result.exit_code == 2
+    assert f"{moving.name}: has 3 frames, expected a single picture" in said(result)
+    assert not (tmp_path / "out").exists()
+    still = tmp_path / f"still.{kind.lower()}"
+    frames[0].save(still, format=kind)
+    assert pictures.read(still).shape == (3, 16, 16)
+
+
 def test_models_that_cannot_be_had(tmp_path: Path, photo: Path) -> None:
     folder = tmp_path / "model"
     folder.mkdir()

@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import fast_lapsum
+import fast_lapsum_command
 from fast_lapsum import cli
 from fast_lapsum.bench import demo, plots
 from fast_lapsum.bench.results import finished_file
@@ -87,6 +88,34 @@ def test_the_module_runs_as_a_program() -> None:
     command = [sys.executable, "-m", "fast_lapsum.cli", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == f"fast-lapsum {fast_lapsum.__version__}"
+
+
+@pytest.mark.parametrize(
+    ("variables", "arguments", "expected"),
+    [
+        ({}, ["encode", "photo.png"], "passive"),
+        ({}, [], "passive"),
+        ({}, ["bench", "cpu"], None),
+        ({"OMP_WAIT_POLICY": "active"}, ["encode"], "active"),
+        ({"GOMP_SPINCOUNT": "100"}, ["encode"], None),
+    ],
+    ids=str,
+)
+def test_waiting_threads_sleep(
+    monkeypatch: pytest.MonkeyPatch,
+    variables: dict[str, str],
+    arguments: list[str],
+    expected: str | None,
+) -> None:
+    monkeypatch.setattr(os, "environ", variables)
+    monkeypatch.setattr(sys, "argv", ["fast-lapsum", *arguments])
+    fast_lapsum_command.wait_without_spinning()
+    assert variables.get("OMP_WAIT_POLICY") == expected
+
+
+def test_the_command_chooses_before_torch_is_loaded() -> None:
+    code = "import fast_lapsum_command, sys; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_demo_without_matplotlib_says_how_to_get_it(

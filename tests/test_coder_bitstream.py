@@ -151,7 +151,7 @@ def test_weights_come_back(values):
     models.code_weights(writer, expected, weights)
     models.code_weights(counter, expected, weights)
     data = writer.finish()
-    reader = Reader(data)
+    reader = Reader(data, pixels=1)
     assert np.array_equal(models.code_weights(reader, expected, None), weights)
     reader.finish()
     assert sum(counter.counted.values()) == pytest.approx(8 * len(data), abs=40)

@@ -17,7 +17,8 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import fast_lapsum.apps
-from fast_lapsum.apps.coder import commands, container, encode
+from coder_cases import random_code
+from fast_lapsum.apps.coder import commands, container, encode, study
 from fast_lapsum.apps.coder.bitstream import CoderError
 from fast_lapsum.apps.coder.colour import psnr
 from fast_lapsum.apps.coder.dictionary import decode_picture
@@ -239,6 +240,53 @@ def test_a_damaged_file_is_one_line(tmp_path):
         assert said.count("\n") == 1
         assert "bad.lap: " in said
     assert names(tmp_path) == ["bad.lap"]
+
+
+def test_no_memory_is_one_line(photo, tmp_path):
+    """A limit on memory, as a container has it: a message and an exit code, not a traceback."""
+    resource = pytest.importorskip("resource", reason="limits of memory are for Unix")
+    code = random_code(1, (4000, 4000), "wavelet", density=0.0)
+    path = tmp_path / "large.lap"
+    path.write_bytes(container.to_bytes(code))
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    taken = next(
+        int(line.split()[1]) * 1024
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if line.startswith("VmData:")
+    )
+    del code
+    resource.setrlimit(resource.RLIMIT_DATA, (taken + (8 << 20), before[1]))
+    try:
+        said = run("decode", path, "-o", tmp_path / "large.png", code=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
+    assert said.count("\n") == 1
+    assert "Error: more memory is needed than there is" in said
+    assert names(tmp_path) == ["large.lap", "photo.png"]
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried")]
+)
+@pytest.mark.parametrize("command", ["encode", "inspect", "coder-study"])
+def test_commands_without_memory(photo, tmp_path, monkeypatch, error, command):
+    def greedy(*arguments, **options):
+        raise error
+
+    monkeypatch.setattr(commands, "encode", greedy)
+    monkeypatch.setattr(commands.container, "take_apart", greedy)
+    monkeypatch.setattr(study, "run", greedy)
+    assert "more memory is needed" in run(command, photo, code=1)
+    assert names(tmp_path) == ["photo.png"]
+
+
+def test_other_errors_are_not_taken_for_memory(photo, monkeypatch):
+    def broken(*arguments):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(commands, "encode", broken)
+    result = runner.invoke(app, ["encode", str(photo)])
+    assert isinstance(result.exception, RuntimeError)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])

@@ -5,17 +5,17 @@ from __future__ import annotations
 import hashlib
 import time
 import tracemalloc
-import zlib
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
 from coder_cases import random_code, same
-from fast_lapsum.apps.coder import colour, container, wavelet
+from fast_lapsum.apps.coder import container, tiles, wavelet
 from fast_lapsum.apps.coder.bitstream import CoderError
 from fast_lapsum.apps.coder.code import Band, Code, layout
 from fast_lapsum.apps.coder.dictionary import decode_picture
+from hostile.mutate import mutated, repaired
 
 ORIGINALS = [
     container.to_bytes(random_code(seed, size), mode)
@@ -23,35 +23,6 @@ ORIGINALS = [
     for mode in ("plain", "context")
 ]
 FEW_PIXELS = 1 << 12
-
-
-def repaired(data: bytes) -> bytes:
-    """The same bytes with a checksum that fits."""
-    body = data[:-4]
-    return body + zlib.crc32(body).to_bytes(4, "little")
-
-
-def mutated(random: np.random.Generator, originals: Sequence[bytes]) -> bytes:
-    """A file that someone or something changed; half of them with a checksum that fits."""
-    data = bytearray(originals[random.integers(len(originals))])
-    for _ in range(random.integers(1, 4)):
-        # Headers are short: a place among the first bytes is as likely as any other.
-        place = int(random.integers(len(data) if random.random() < 0.5 else min(24, len(data))))
-        kind = random.integers(8)
-        if kind < 3:
-            data[place] ^= 1 << random.integers(8)
-        elif kind < 5:
-            data[place] = random.choice([0, 1, 127, 128, 255, random.integers(256)])
-        elif kind == 5:
-            end = place + random.integers(1, 12)
-            data[place:end] = random.bytes(len(data[place:end]))
-        elif kind == 6:
-            del data[place : place + random.integers(1, 9)]
-        else:
-            data[place:place] = random.bytes(random.integers(1, 9))
-        if not data:
-            break
-    return repaired(bytes(data)) if random.random() < 0.5 else bytes(data)
 
 
 def attack(
@@ -185,7 +156,7 @@ def test_strips_and_widths_do_not_matter(monkeypatch):
     codes = [random_code(seed, size) for seed in range(8) for size in (None, (70, 45))]
     expected = [decode_picture(code) for code in codes]
     monkeypatch.setattr(wavelet, "_STRIP", 100)
-    monkeypatch.setattr(colour, "_STRIP", 100)
+    monkeypatch.setattr(tiles, "MOST", 100)
     monkeypatch.setattr(wavelet, "storage", lambda largest: np.int64)
     for code, picture in zip(codes, expected, strict=True):
         assert np.array_equal(decode_picture(code), picture)

@@ -161,6 +161,15 @@ def test_files_that_are_no_pictures(tmp_path):
         picture.read(tmp_path / "missing.png")
 
 
+def test_no_memory_says_nothing_about_the_picture(tmp_path, monkeypatch):
+    def greedy(*arguments):
+        raise MemoryError
+
+    monkeypatch.setattr(picture.ImageOps, "exif_transpose", greedy)
+    with pytest.raises(MemoryError):
+        picture.read(saved(tmp_path, Image.fromarray(RAMP)))
+
+
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "TIFF", "GIF", "BMP"])
 def test_damaged_pictures_give_an_error(tmp_path, kind):
     whole = io.BytesIO()

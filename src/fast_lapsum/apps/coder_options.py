@@ -26,3 +26,8 @@ Record = Annotated[
         metavar="FILE",
     ),
 ]
+
+NO_MEMORY = (
+    "more memory is needed than there is. Decoding takes up to 72 bytes a pixel, training more;"
+    " with --max-pixels larger pictures are refused at once"
+)

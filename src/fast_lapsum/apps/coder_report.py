@@ -77,6 +77,8 @@ def coder_report(
         )
     from fast_lapsum.bench.results import finished_file
 
+    from .attack.memory import is_memory
+
     def stop(number: int, frame: FrameType | None) -> NoReturn:
         raise KeyboardInterrupt(number)
 
@@ -94,6 +96,10 @@ def coder_report(
             made = report_figures.draw(results, originals, out / "figures")
     except CoderError as error:
         _fail(errors, str(error))
+    except (MemoryError, RuntimeError) as error:
+        if not is_memory(error):
+            raise
+        _fail(errors, coder_options.NO_MEMORY)
     except KeyboardInterrupt as interrupt:
         text = f"Stopped. The rows so far are in {out}; the same command goes on from there."
         errors.print(text, highlight=False, markup=False, soft_wrap=True)

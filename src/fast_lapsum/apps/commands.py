@@ -17,6 +17,7 @@ from rich.markup import escape
 from fast_lapsum.bench import options
 
 from . import coder_options
+from .coder_drawn import coder_drawn
 from .coder_report import coder_report
 
 console = Console()
@@ -41,6 +42,9 @@ def register(app: typer.Typer) -> None:
     app.command(epilog="Example: fast-lapsum inspect photo.lap")(inspect)
     app.command("coder-study", epilog="Example: fast-lapsum coder-study photo.png --size 256")(
         coder_study
+    )
+    app.command("coder-drawn", epilog="Example: fast-lapsum coder-drawn --out drawn.json")(
+        coder_drawn
     )
     app.command("coder-report", epilog="Example: fast-lapsum coder-report photos")(coder_report)
 
@@ -240,6 +244,7 @@ def _folder(path: Path, option: str) -> None:
 @contextmanager
 def _clean_end(out: Path | None) -> Iterator[None]:
     """Errors as one line; an interruption removes what is unfinished and says so."""
+    from .attack.memory import is_memory
     from .coder.bitstream import CoderError
 
     def stop(number: int, frame: FrameType | None) -> NoReturn:
@@ -250,6 +255,10 @@ def _clean_end(out: Path | None) -> Iterator[None]:
         yield
     except CoderError as error:
         _fail(str(error))
+    except (MemoryError, RuntimeError) as error:
+        if not is_memory(error):
+            raise
+        _fail(coder_options.NO_MEMORY)
     except KeyboardInterrupt as interrupt:
         written = "" if out is None else f" {out} was not written."
         errors.print(f"Stopped.{escape(written)}", highlight=False, soft_wrap=True)

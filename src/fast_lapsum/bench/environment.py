@@ -50,6 +50,7 @@ def describe() -> dict[str, Any]:
         "cpu": _cpu_model(),
         "cores": _usable_cores(),
         "threads": torch.get_num_threads(),
+        "omp_wait_policy": os.environ.get("OMP_WAIT_POLICY"),
         "load_average": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         # Where the file lies is nobody's business in a results file; `info` asks the loader.
         "cpu_backend": {key: v for key, v in kernel._asdict().items() if key != "path"},

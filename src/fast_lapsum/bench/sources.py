@@ -73,8 +73,8 @@ _GRID = (*_SUITE, *_CLOCK, *_STAGES, "bench/paper.py", "bench/experiments/grids.
 _CODER = _in(
     "apps/coder",
     *("assemble", "averages", "bands", "best", "bitstream", "blocks", "code", "colour"),
-    *("container", "contexts", "dictionary", "encode", "finish", "fit_best", "models", "picture"),
-    *("plain", "prices", "pyramid", "rate", "settings", "train", "wavelet"),
+    *("container", "contexts", "dictionary", "encode", "finish", "fit_best", "floor", "models"),
+    *("picture", "plain", "prices", "pyramid", "rate", "settings", "tiles", "train", "wavelet"),
 )
 _ATTACK = (
     *_in(
@@ -125,6 +125,9 @@ KINDS: dict[str, Needs] = {
     "coder-report": Needs(
         (*_CODER, *_in("apps/coder", "codecs", "quality", "report", "untrained"))
     ),
+    "coder-drawn": Needs((*_CODER, *_in("apps/coder", "codecs", "drawn", "drawn_report"))),
+    "coder-threads": Needs((*_CODER, *_in("apps/coder", "commands", "record"))),
+    "coder-hostile": Needs((*_CODER, "apps/coder/limits.py")),  # files are made outside
     "attack": Needs((*_ATTACK, *_in("apps/attack", "picture_run", "profile"))),
     "attack-bench": Needs((*_ATTACK, *_in("apps/attack", "compare", "workers"))),
 }
@@ -141,8 +144,9 @@ NO_FIGURE: Globs = (
     "bench/tables.py",
     *_in("bench/experiments", "__init__", "rendering"),
     "bench/report/*.py",
-    *_in("apps", "__init__", "coder_options", "coder_report", "commands"),
-    *_in("apps/coder", "__init__", "figure", "report_figures", "report_text", "study"),
+    *_in("apps", "__init__", "coder_drawn", "coder_options", "coder_report", "commands"),
+    *_in("apps/coder", "__init__", "drawn_text", "figure", "report_figures", "report_text"),
+    "apps/coder/study.py",
     *_in("apps/attack", "__init__", "bench_run", "commands", "comparison_file", "figures"),
     *_in("apps/attack", "tables", "tables_text"),
 )

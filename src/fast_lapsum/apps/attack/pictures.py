@@ -77,8 +77,13 @@ def write(path: Path, image: Tensor) -> None:
 def _opened(path: Path) -> Image.Image:
     try:
         with Image.open(path) as image:
+            frames = getattr(image, "n_frames", 1)
+            if frames > 1:  # Pillow would hand out the first one without a word
+                raise PictureError(f"{path}: has {frames} frames, expected a single picture")
             image.load()
             return image
+    except PictureError:
+        raise
     except FileNotFoundError:
         raise PictureError(f"{path}: there is no such file") from None
     except UnidentifiedImageError:

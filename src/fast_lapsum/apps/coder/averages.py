@@ -101,11 +101,13 @@ def code(
         guess, spread = _corrected(found, others, slopes, grid, levels)
         error = None if true is None else true[grid[0] :: grid[2], grid[1] :: grid[2]] - guess
         coder.part = "magnitudes"
+        scores = _contexts(number, len(grids), spread) @ weights[:-4]
         size = models.code_magnitudes(
             coder,
-            _contexts(number, len(grids), spread),
+            scores.__getitem__,
             weights,
             2 * levels,
+            len(scores),
             None if error is None else np.abs(error).ravel().astype(np.int32),
         )
         coder.part = "signs"

@@ -13,7 +13,8 @@ import numpy as np
 from . import averages, contexts, models
 from .bitstream import PRECISION, Bits, Coder, CoderError, Integers
 from .code import MAX_LEVELS, MAX_STEP, Band, Place
-from .contexts import PHASES, Field, Surroundings
+from .contexts import PHASES, PLANES_COLUMN, Field, Surroundings, whole_window, windows
+from .tiles import spans
 
 MODES = ("plain", "context")
 _COUNT_PART = 1 << 24  # counts are sent as a multiple of this and the rest
@@ -44,6 +45,8 @@ def code_bands(
     step, buckets = 1, dict[tuple[int, ...], int]()
     for index, place in enumerate(places):
         watch(index)
+        for older in [key for key in known if key[0] < place.level - 2]:
+            del known[older]  # nobody's grandparent any more
         given = None if bands is None else bands[index]
         bucket = next((buckets[key] for key in _keys(place) if key in buckets), 0)
         head = _code_head(coder, mode, place, step, bucket, given)
@@ -120,10 +123,13 @@ def _code_plain(coder: Coder, place: Place, head: Head, band: Band | None) -> tu
     if mask.sum() != head.atoms:
         raise CoderError(f"a band has {mask.sum()} atoms instead of {head.atoms}")
     coder.part = "values"
-    sizes = np.full(head.atoms * place.planes, 2 * head.levels + 1, dtype=np.int32)
-    shifted = coder.uniform(sizes, None if band is None else band.values.ravel() + head.levels)
-    values = (shifted - head.levels).astype(np.int32).reshape(head.atoms, place.planes)
-    return mask.reshape(place.height, place.width), values
+    values = np.empty(head.atoms * place.planes, dtype=np.int32)
+    true = None if band is None else band.values.ravel()
+    for part in spans(values.size):
+        sizes = np.full(part.stop - part.start, 2 * head.levels + 1, dtype=np.int32)
+        values[part] = coder.uniform(sizes, None if true is None else true[part] + head.levels)
+    values -= head.levels
+    return mask.reshape(place.height, place.width), values.reshape(head.atoms, place.planes)
 
 
 def _keys(place: Place) -> tuple[tuple[int, ...], ...]:
@@ -172,62 +178,119 @@ def _code_atoms(
     mask = np.zeros(shape, dtype=np.bool_)
     for index, phase in enumerate(PHASES):
         coder.part = "addresses"
-        scores = _scores(contexts.mask_features(index, around, own), weights["mask"])
-        part = phase.of(mask)
-        true = None if band is None else phase.of(band.mask)
-        on = coder.bits(
-            np.broadcast_to(scores, part.shape).ravel(), None if true is None else true.ravel()
-        ).reshape(part.shape)
-        part[...] = on
-        if not on.any():
+        parts = list(windows(phase, *shape))
+        for window in parts:
+            scores = _scores(contexts.mask_features(index, window, around, own), weights["mask"])
+            part = window.of(mask)
+            true = None if band is None else window.of(band.mask).ravel()
+            part[...] = coder.bits(np.broadcast_to(scores, part.shape).ravel(), true).reshape(
+                part.shape
+            )
+        if not phase.of(mask).any():
             continue
-        given = None if band is None else phase.of(whole)[on]
-        magnitude, sign = contexts.value_features(index, around, own, on)
-        values = _code_values(coder, place, head, lowest, weights, magnitude, sign, given)
-        phase.of(whole)[on] = values
-        own.reveal(phase, on, values)
+        values = _Values(coder, place, head, lowest, weights)
+        for window in parts:
+            values.expect(*contexts.value_features(index, window, around, own, window.of(mask)))
+        found = values.code(None if band is None else phase.of(whole)[phase.of(mask)])
+        first = 0
+        for window in parts:
+            on = window.of(mask)
+            here = found[first : first + int(on.sum())]
+            window.of(whole)[on] = here
+            own.reveal(window, on, here)
+            first += len(here)
     if not mask.any():
         raise CoderError("a band without atoms is said to have some")
-    return mask, whole[mask], own, weights
+    values_on = whole.reshape(-1, place.planes) if mask.all() else whole[mask]
+    return mask, values_on, own, weights
 
 
-def _code_values(
-    coder: Coder,
-    place: Place,
-    head: Head,
-    lowest: int,
-    weights: Weights,
-    magnitude: Integers,
-    sign: Integers,
-    given: Integers | None,
-) -> Integers:
-    """The values of one phase, plane by plane: the first one says something about the others."""
-    found = np.zeros((len(magnitude), place.planes), dtype=np.int32)
-    for plane in range(place.planes):
-        true = None if given is None else given[:, plane]
+class _Values:
+    """The values of a phase, plane by plane: the first one says something about the others.
+
+    What is expected of an atom is kept as two scores and, of each, the part that the plane before
+    takes over from other bands' planes.
+    """
+
+    def __init__(
+        self, coder: Coder, place: Place, head: Head, lowest: int, weights: Weights
+    ) -> None:
+        self._coder = coder
+        self._planes = place.planes
+        self._lowest = lowest
+        self._levels = head.levels - lowest
+        self._weights = weights
+        self._magnitudes: list[tuple[Integers, contexts.Small]] = []
+        self._signs: list[tuple[Integers, contexts.Small]] = []
+
+    def expect(self, magnitude: Integers, sign: Integers) -> None:
+        """The features of some more atoms."""
+        for features, name, scores in (
+            (magnitude, "magnitude", self._magnitudes),
+            (sign, "sign", self._signs),
+        ):
+            others = features[:, PLANES_COLUMN].astype(np.int16)
+            features[:, PLANES_COLUMN] = 0
+            scores.append((features @ self._weights[name][: features.shape[1]], others))
+
+    def code(self, given: Integers | None) -> Integers:
+        """Send the values [atoms, planes] of all that was expected."""
+        magnitude, others = (np.concatenate(one) for one in zip(*self._magnitudes, strict=True))
+        sign, other_signs = (np.concatenate(one) for one in zip(*self._signs, strict=True))
+        self._magnitudes.clear()
+        self._signs.clear()
+        found = np.zeros((len(magnitude), self._planes), dtype=np.int32)
+        for plane in range(self._planes):
+            true = None if given is None else given[:, plane]
+            self._code_plane(magnitude, others, sign, other_signs, found[:, plane], true)
+            if plane + 1 < self._planes:
+                for part in spans(len(found)):
+                    values = found[part, plane]
+                    others[part] = np.where(values == 0, 0, contexts.sizes_of(np.abs(values)))
+                    other_signs[part] = 8 * np.sign(values)
+        return found
+
+    def _code_plane(
+        self,
+        magnitude: Integers,
+        others: contexts.Small,
+        sign: Integers,
+        other_signs: contexts.Small,
+        found: Integers,
+        true: Integers | None,
+    ) -> None:
+        coder, lowest = self._coder, self._lowest
         coder.part = "magnitudes"
-        found[:, plane] = lowest + models.code_magnitudes(
+        weights = self._weights["magnitude"]
+        found[:] = models.code_magnitudes(
             coder,
-            magnitude,
-            weights["magnitude"],
-            head.levels - lowest,
+            lambda part: magnitude[part] + _weighted(others[part], weights[PLANES_COLUMN]),
+            weights,
+            self._levels,
+            len(found),
             None if true is None else np.abs(true) - lowest,
         )
+        found += lowest
         coder.part = "signs"
-        some = np.flatnonzero(found[:, plane])
-        negative = coder.bits(
-            -(sign[some] @ weights["sign"]), None if true is None else true[some] < 0
-        )
-        found[some[negative], plane] *= -1
-        magnitude, sign = _with_plane(magnitude, sign, found[:, plane])
+        weight = self._weights["sign"][PLANES_COLUMN]
+        for part in spans(len(found)):
+            values = found[part]
+            some = np.flatnonzero(values)
+            scores = -(sign[part][some] + _weighted(other_signs[part][some], weight))
+            negative = coder.bits(scores, None if true is None else true[part][some] < 0)
+            values[some[negative]] *= -1
+
+
+def _weighted(features: contexts.Small, weight: np.int32) -> Integers:
+    found: Integers = np.multiply(features, weight, dtype=np.int32)
     return found
 
 
 def _with_plane(magnitude: Integers, sign: Integers, values: Integers) -> tuple[Integers, Integers]:
     """Planes that share an atom: the last one coded takes the place of other bands' planes."""
     magnitude, sign = magnitude.copy(), sign.copy()
-    magnitude[:, 3] = np.where(values == 0, 0, contexts.sizes_of(np.abs(values)))
-    sign[:, 3] = 8 * np.sign(values)
+    magnitude[:, PLANES_COLUMN] = np.where(values == 0, 0, contexts.sizes_of(np.abs(values)))
+    sign[:, PLANES_COLUMN] = 8 * np.sign(values)
     return magnitude, sign
 
 
@@ -254,12 +317,14 @@ def _fit(
     stride = 1 + mask.size // _MOST_NEGATIVES
     samples: dict[str, list[models.Samples]] = {"mask": [], "magnitude": [], "sign": []}
     for index, phase in enumerate(PHASES):
+        window = whole_window(phase, *mask.shape)
+        if not window.rows * window.columns:
+            continue
         on = phase.of(mask)
-        samples["mask"].append(
-            _mask_samples(contexts.mask_features(index, around, own), on, stride)
-        )
+        features = contexts.mask_features(index, window, around, own)
+        samples["mask"].append(_mask_samples(features, on, stride))
         values = phase.of(whole)[on]
-        magnitude, sign = contexts.value_features(index, around, own, on)
+        magnitude, sign = contexts.value_features(index, window, around, own, on)
         for plane in range(place.planes):
             column = values[:, plane]
             samples["magnitude"].append(
@@ -270,7 +335,7 @@ def _fit(
                 models.Samples(-sign[some], column[some] < 0, np.ones(int(some.sum())))
             )
             magnitude, sign = _with_plane(magnitude, sign, column)
-        own.reveal(phase, on, values)
+        own.reveal(window, on, values)
     return {
         name: models.fit(
             models.Samples(*(np.concatenate(parts) for parts in zip(*samples[name], strict=True))),

@@ -17,6 +17,8 @@ import constriction
 import numpy as np
 import numpy.typing as npt
 
+from .tiles import spans
+
 Integers = npt.NDArray[np.int32]
 Bits = npt.NDArray[np.bool_]
 
@@ -26,6 +28,14 @@ SCORE_LIMIT = 20 * SCORE_UNIT
 """Larger scores count as this one: nothing is less likely than about one in a million."""
 PRECISION = 24
 """The range coder's probabilities are multiples of 2^-24."""
+
+
+SYMBOLS_PER_PIXEL, SYMBOLS_PER_BYTE, FEW_SYMBOLS = 16, 64, 1 << 16
+"""A file has at most so many symbols: a pixel, a byte of payload, and in any case.
+
+Decoding takes its time by the symbol, and one that its model is sure of costs a millionth of a bit.
+What an encoder writes has 2 a pixel and about 1 a bit; files made by hand had 200 a pixel.
+"""
 
 
 class CoderError(ValueError):
@@ -67,6 +77,11 @@ class Coder(Protocol):
         """Integers from 0 to size - 1, all equally likely, with sizes in 1 ... 2^24 - 1."""
 
 
+def most_symbols(pixels: int, payload_bytes: int) -> int:
+    """The symbols that a file may have."""
+    return SYMBOLS_PER_PIXEL * pixels + SYMBOLS_PER_BYTE * payload_bytes + FEW_SYMBOLS
+
+
 def table_index(scores: Integers) -> Integers:
     """Where a score is in PROBABILITY and COST."""
     return np.clip(scores, -SCORE_LIMIT, SCORE_LIMIT) + SCORE_LIMIT
@@ -77,11 +92,13 @@ class Writer:
 
     def __init__(self) -> None:
         self.part = ""
+        self.symbols = 0
         self._encoder = constriction.stream.queue.RangeEncoder()
 
     def bits(self, scores: Integers, symbols: Bits | None) -> Bits:
         """Write ``symbols``."""
         assert symbols is not None
+        self.symbols += symbols.size
         if symbols.size:
             chances = PROBABILITY[table_index(scores)]
             self._encoder.encode(symbols.astype(np.int32), _BERNOULLI, chances)
@@ -90,6 +107,7 @@ class Writer:
     def chances(self, chance: int, count: int, symbols: Bits | None) -> Bits:
         """Write ``symbols``."""
         assert symbols is not None
+        self.symbols += count
         if count:
             self._encoder.encode(symbols.astype(np.int32), _fixed(chance))
         return symbols
@@ -97,6 +115,7 @@ class Writer:
     def uniform(self, sizes: Integers, symbols: Integers | None) -> Integers:
         """Write ``symbols``."""
         assert symbols is not None
+        self.symbols += sizes.size
         several = sizes > 1
         if several.any():
             self._encoder.encode(
@@ -113,12 +132,20 @@ class Writer:
 class Reader:
     """Takes the words of a :class:`Writer` apart again."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes | memoryview, pixels: int) -> None:
         self.part = ""
+        self._most = self._left = most_symbols(pixels, len(data))
         if len(data) % 4:
             raise CoderError(f"the payload has {len(data)} bytes, expected a multiple of 4")
-        words = np.frombuffer(data, dtype="<u4").astype(np.uint32)
+        words = np.frombuffer(data, dtype="<u4").astype(np.uint32, copy=False)
         self._decoder = constriction.stream.queue.RangeDecoder(words)
+
+    def _take(self, count: int) -> None:
+        self._left -= count
+        if self._left < 0:
+            raise CoderError(
+                f"more than {self._most:,} symbols, which is what its pixels and bytes may have"
+            )
 
     def _decode(self, *arguments: object) -> Integers:
         try:
@@ -129,22 +156,29 @@ class Reader:
 
     def bits(self, scores: Integers, symbols: Bits | None) -> Bits:
         """Read as many bits as there are scores."""
-        if not scores.size:
-            return np.zeros(scores.shape, dtype=np.bool_)
-        return self._decode(_BERNOULLI, PROBABILITY[table_index(scores)]).astype(np.bool_)
+        self._take(scores.size)
+        found = np.empty(scores.shape, dtype=np.bool_)
+        for part in spans(len(scores)):
+            found[part] = self._decode(_BERNOULLI, PROBABILITY[table_index(scores[part])])
+        return found
 
     def chances(self, chance: int, count: int, symbols: Bits | None) -> Bits:
         """Read ``count`` bits."""
-        if not count:
-            return np.zeros(0, dtype=np.bool_)
-        return self._decode(_fixed(chance), count).astype(np.bool_)
+        self._take(count)
+        found = np.empty(count, dtype=np.bool_)
+        for part in spans(count):
+            found[part] = self._decode(_fixed(chance), part.stop - part.start)
+        return found
 
     def uniform(self, sizes: Integers, symbols: Integers | None) -> Integers:
         """Read as many integers as there are sizes."""
+        self._take(sizes.size)
         found = np.zeros(sizes.shape, dtype=np.int32)
-        several = sizes > 1
-        if several.any():
-            found[several] = self._decode(_UNIFORM, sizes[several].astype(np.int32))
+        for part in spans(len(sizes)):
+            several = sizes[part] > 1
+            if several.any():
+                chosen = sizes[part][several].astype(np.int32)
+                found[part][several] = self._decode(_UNIFORM, chosen)
         return found
 
     def finish(self) -> None:

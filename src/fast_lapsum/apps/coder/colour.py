@@ -17,9 +17,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .code import FRACTION_BITS, MATRIX_BITS
+from .tiles import tiles
 
 Samples = npt.NDArray[np.int32 | np.int64]
-_STRIP = 1 << 17  # pixels that are converted at a time
 
 
 def find_matrix(picture: npt.NDArray[np.uint8]) -> tuple[int, ...]:
@@ -55,20 +55,24 @@ def to_picture(planes: Sequence[Samples], matrix: tuple[int, ...]) -> npt.NDArra
     """The picture [H, W, C] of C planes [H, W] in fixed point. Integers only."""
     height, width = planes[0].shape
     picture = np.empty((height, width, len(planes)), dtype=np.uint8)
-    bits = FRACTION_BITS + (MATRIX_BITS if matrix else 0)
     rows = np.array(matrix, dtype=np.int64).reshape(-1, 3)
-    count = max(1, _STRIP // width)
-    for first in range(0, height, count):
-        strips = [plane[first : first + count].astype(np.int64) for plane in planes]
+    for tile in tiles(height, width):
+        parts = [plane[tile].astype(np.int64) for plane in planes]
         if matrix:
-            one, two, three = strips
-            strips = [a * one + b * two + c * three for a, b, c in rows]
-        for plane, strip in enumerate(strips):
-            strip += 1 << (bits - 1)
-            strip >>= bits
-            strip += 128
-            picture[first : first + count, :, plane] = strip.clip(0, 255, out=strip)
+            one, two, three = parts
+            parts = [a * one + b * two + c * three for a, b, c in rows]
+        for plane, part in enumerate(parts):
+            picture[(*tile, plane)] = _to_bytes(part, MATRIX_BITS if matrix else 0)
     return picture
+
+
+def _to_bytes(samples: npt.NDArray[np.int64], extra_bits: int) -> npt.NDArray[np.int64]:
+    """Fixed point with so many bits more to 0 ... 255, in place."""
+    bits = FRACTION_BITS + extra_bits
+    samples += 1 << (bits - 1)
+    samples >>= bits
+    samples += 128
+    return samples.clip(0, 255, out=samples)
 
 
 def psnr(picture: npt.NDArray[np.uint8], other: npt.NDArray[np.uint8]) -> float:

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .bands import MODES, code_bands
-from .bitstream import CoderError, Counter, Reader, Writer
+from .bitstream import CoderError, Counter, Reader, Writer, most_symbols
 from .code import (
     COLOURS,
     DICTIONARIES,
@@ -61,6 +61,9 @@ def to_bytes(code: Code, mode: str = "context") -> bytes:
     writer = Writer()
     code_bands(writer, mode, places, code.bands)
     payload = writer.finish()
+    most = most_symbols(code.height * code.width, len(payload))
+    if writer.symbols > most:
+        raise CoderError(f"code takes {writer.symbols:,} symbols, expected at most {most:,}")
     body = header(code, mode, len(payload) // 4) + payload
     return body + zlib.crc32(body).to_bytes(CHECKSUM_BYTES, "little")
 
@@ -120,7 +123,7 @@ def _take_apart(data: bytes, max_pixels: int, count: bool) -> Contents:
     if len(data) != expected:
         kind = "cut short" if len(data) < expected else "followed by something else"
         raise CoderError(f"{kind}: {len(data)} bytes, the header says {expected}")
-    body = data[:-CHECKSUM_BYTES]
+    body = memoryview(data)[:-CHECKSUM_BYTES]
     if zlib.crc32(body) != int.from_bytes(data[-CHECKSUM_BYTES:], "little"):
         raise CoderError("damaged, the checksum is wrong")
     mode, planes = MODES[flags & 1], 3 if flags & 2 else 1
@@ -133,7 +136,7 @@ def _take_apart(data: bytes, max_pixels: int, count: bool) -> Contents:
         places = layout(DICTIONARIES[dictionary], COLOURS[colour], height, width, planes)
     except ValueError as error:
         raise CoderError(str(error)) from error
-    reader = Reader(body[place:])
+    reader = Reader(body[place:], height * width)
     counter = Counter(reader)
     if count:
         bands = code_bands(counter, mode, places, None, counter.watch)

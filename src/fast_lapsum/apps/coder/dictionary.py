@@ -16,6 +16,7 @@ from torch import Tensor
 from . import pyramid, wavelet
 from .code import Band, Code, Place, halved, layout
 from .colour import to_picture
+from .tiles import tiles
 
 
 class Dictionary:
@@ -152,28 +153,70 @@ def decode_picture(code: Code) -> npt.NDArray[np.uint8]:
         >>> decode_picture(code)
         array([[[121]]], dtype=uint8)
     """
-    parts: list[dict[tuple[int, int], _Part]] = [{} for _ in range(code.planes)]
     places = layout(code.dictionary, code.colour, code.height, code.width, code.planes)
     depth = places[-1].level
-    for place, band in zip(places, code.bands, strict=True):
-        amounts = _dequantise(code, place, band, depth)
-        for plane in range(place.planes):
-            part = _Part(band.mask, amounts[:, plane])
-            parts[place.plane + plane][place.level, place.kind] = part
     synthesise = _blocks if code.dictionary == "blocks" else _wavelet
-    planes = [synthesise(one, depth, code.height, code.width) for one in parts]
-    return to_picture(planes, code.matrix)
+
+    def plane_of(plane: int) -> wavelet.Integers:
+        parts = {
+            (place.level, place.kind): _Part.of(code, place, band, plane - place.plane, depth)
+            for place, band in zip(places, code.bands, strict=True)
+            if place.plane <= plane < place.plane + place.planes
+        }
+        return synthesise(parts, depth, code.height, code.width)
+
+    if code.matrix:
+        return to_picture([plane_of(plane) for plane in range(code.planes)], code.matrix)
+    picture = np.empty((code.height, code.width, code.planes), dtype=np.uint8)
+    for plane in range(code.planes):  # bytes before the next one: a third of the memory
+        picture[:, :, plane : plane + 1] = to_picture([plane_of(plane)], ())
+    return picture
 
 
 class _Part(NamedTuple):
     """What a band's atoms add to one plane, in fixed point."""
 
     mask: npt.NDArray[np.bool_]
-    amounts: npt.NDArray[np.int64]  # where the mask is on
+    values: npt.NDArray[np.int32]  # where the mask is on
+    step: int
+    shrink: int
+    gain: int
+
+    @staticmethod
+    def of(code: Code, place: Place, band: Band, plane: int, depth: int) -> _Part:
+        """Of the band's ``plane``-th plane."""
+        gain = _gain(code.dictionary, place, depth)
+        return _Part(band.mask, band.values[:, plane], band.step, code.shrink, gain)
 
     @property
     def largest(self) -> int:
-        return int(np.abs(self.amounts).max(initial=0))
+        """No amount is larger."""
+        least, most = int(self.values.min(initial=0)), int(self.values.max(initial=0))
+        if least == most == 0:
+            return 0
+        value = max(most, -least)
+        return ((value * self.step + abs(self.shrink)) * self.gain >> wavelet.GAIN_BITS) + 1
+
+    def amounts(self, part: slice) -> npt.NDArray[np.int64]:
+        """Of some atoms."""
+        values = self.values[part].astype(np.int64)
+        found = values * self.step
+        found -= np.sign(values) * self.shrink
+        found *= self.gain
+        found += 1 << (wavelet.GAIN_BITS - 1)
+        found >>= wavelet.GAIN_BITS
+        return found
+
+    def add_to(self, samples: wavelet.Integers) -> None:
+        """Add all amounts at their places, a tile at a time."""
+        first = 0
+        for tile in tiles(*self.mask.shape):
+            mask = self.mask[tile]
+            count = int(np.count_nonzero(mask))
+            if count:
+                amounts = self.amounts(slice(first, first + count))
+                samples[tile][mask] += amounts.astype(samples.dtype, copy=False)
+                first += count
 
 
 def _blocks(
@@ -191,9 +234,7 @@ def _blocks(
         for row, column in ((0, 0), (0, 1), (1, 0), (1, 1)):
             corner = larger[row::2, column::2]
             corner[...] = samples[: corner.shape[0], : corner.shape[1]]
-        mask, amounts = parts[level, 0]
-        if amounts.size:
-            larger[mask] += amounts.astype(kind)
+        parts[level, 0].add_to(larger)
         samples = larger
     return samples
 
@@ -202,9 +243,8 @@ def _wavelet(
     parts: dict[tuple[int, int], _Part], depth: int, height: int, width: int
 ) -> wavelet.Integers:
     """One plane of the wavelet's dictionary, from the averages down."""
-    mask, amounts = parts[0, 0]
-    samples: wavelet.Integers = np.zeros(mask.shape, dtype=np.int64)
-    samples[mask] = amounts
+    samples: wavelet.Integers = np.zeros(parts[0, 0].mask.shape, dtype=np.int64)
+    parts[0, 0].add_to(samples)
     for level in range(1, depth + 1):
         details = {kind: parts[level, kind] for kind in (1, 2, 3) if (level, kind) in parts}
         largest = max(
@@ -218,18 +258,7 @@ def _wavelet(
         if largest:  # lifting zeros leaves zeros
             larger[0::2, 0::2] = samples
             for kind, part in details.items():
-                if part.amounts.size:
-                    larger[kind >> 1 :: 2, kind & 1 :: 2][part.mask] = part.amounts
+                part.add_to(larger[kind >> 1 :: 2, kind & 1 :: 2])
             wavelet.synthesise_integers(larger)
         samples = larger
     return samples
-
-
-def _dequantise(code: Code, place: Place, band: Band, depth: int) -> npt.NDArray[np.int64]:
-    """What a band's atoms add [number on, planes], in fixed point."""
-    values = band.values.astype(np.int64)
-    amounts = values * band.step - np.sign(values) * code.shrink
-    gain = _gain(code.dictionary, place, depth)
-    found: npt.NDArray[np.int64] = amounts * gain + (1 << (wavelet.GAIN_BITS - 1))
-    found >>= wavelet.GAIN_BITS
-    return found

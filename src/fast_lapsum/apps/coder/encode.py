@@ -17,6 +17,7 @@ from .colour import psnr, to_planes
 from .container import to_bytes
 from .dictionary import decode_picture
 from .finish import counted_rate, polished
+from .floor import MODE, block_code
 from .settings import Fit, ProgressCallback, Settings
 from .train import fit
 
@@ -66,7 +67,30 @@ def encode(
         reached = psnr(picture, decode_picture(code))
         found = found._replace(code=code, psnr=reached, atoms=_atoms(code))
     found = found._replace(file_bits=8.0 * len(data))
-    return Encoded(data, code, found)
+    return _at_least_blocks(picture, settings, limit, Encoded(data, code, found))
+
+
+def _at_least_blocks(picture: Picture, settings: Settings, limit: int, found: Encoded) -> Encoded:
+    """What was found, or one colour per block where that is nearer to the picture."""
+    simple = block_code(picture, limit)
+    if simple is None:
+        return found
+    code, data = simple
+    if settings.atoms is not None and _atoms(code) > settings.atoms:  # k was asked for
+        return found
+    reached = psnr(picture, decode_picture(code))
+    if reached <= found.fit.psnr:
+        return found
+    file = rate.estimate(code, MODE)
+    taken = found.fit._replace(
+        code=code,
+        psnr=reached,
+        atoms=_atoms(code),
+        bits=counted_rate(code),
+        head_bits=file.heads,
+        file_bits=8.0 * len(data),
+    )
+    return Encoded(data, code, taken)
 
 
 def _refitted(picture: Picture, code: Code, data: bytes, limit: int) -> tuple[Code, bytes]:

@@ -24,6 +24,8 @@ from .prices import Prices
 _LEAST_STEP, _MOST_STEP = 0.5, 1000.0  # grey levels
 _MARGIN_BITS = 64.0  # the range coder's last words
 _CLOSE = 0.996  # of the budget: near enough to stop
+_MOST_OF_LEVELS = 0.9  # of those that the format has; the rest is for what training adds
+_MOST_COUNTS = 24  # numbers of atoms that are tried
 
 
 def open_loop(values: Tensor, step_size: float, prices: Prices, rounds: int = 3) -> Tensor:
@@ -38,9 +40,18 @@ def open_loop(values: Tensor, step_size: float, prices: Prices, rounds: int = 3)
     return magnitudes
 
 
+def least_step(values: Tensor) -> float:
+    """The smallest step that is tried: with a smaller one the largest value had too many levels.
+
+    The average of a flat picture is one atom of a thousand times its grey levels, and clamped it
+    would make white grey.
+    """
+    return max(_LEAST_STEP, float(values.abs().amax()) / (_MOST_OF_LEVELS * MAX_LEVELS))
+
+
 def find_step(values: Tensor, prices: Prices, bits: float) -> float:
     """The smallest step whose open-loop code keeps the budget by the estimate."""
-    low, high = _LEAST_STEP, _MOST_STEP
+    low, high = least_step(values), _MOST_STEP
     while high / low > 1.01:
         middle = math.sqrt(low * high)
         open_loop(values, middle, prices)
@@ -85,15 +96,21 @@ def code_of(
 def keep_budget(trainer: BestTrainer, bits: float, matrix: tuple[int, ...]) -> tuple[Code, float]:
     """The trained code with as many atoms as the file may hold, and its bits by training's count.
 
-    That count is scaled as it was in training, not to the file that comes out.
+    That count is scaled as it was in training, not to the file that comes out. Beside the atoms of
+    training, those come in that make the picture better: where nothing is left to code, the file is
+    shorter than it may be.
     """
     dictionary = trainer.dictionary
     _, magnitudes = best_magnitudes(trainer.values, trainer.prices)
     integers = magnitudes * trainer.values.sign()
     scores = trainer.scores.detach()
     room = bits - _MARGIN_BITS
-    chosen = integers * hard_topk_mask(scores, trainer.atoms)
-    step, shrink = refit(dictionary, trainer.planes, chosen, trainer.step_size)
+    trained = hard_topk_mask(scores, trainer.atoms) > 0
+    # One of less than half a step is nearer to 0 than to the 1 that it would be rounded to.
+    useful = trained | (trainer.values.abs() > 0.5)
+    scores = scores.masked_fill(~useful, -math.inf)
+    most = int(useful.sum())
+    step, shrink = refit(dictionary, trainer.planes, integers * trained, trainer.step_size)
 
     def build(atoms: int) -> tuple[Code, float]:
         chosen = integers * hard_topk_mask(scores, atoms)
@@ -102,35 +119,48 @@ def keep_budget(trainer: BestTrainer, bits: float, matrix: tuple[int, ...]) -> t
 
     atoms = trainer.atoms
     under: tuple[int, float] | None = None
+    before: tuple[int, float] | None = None
     over: tuple[int, float] | None = None
     best: Code | None = None
-    while True:
+    tried = 0
+    while best is None or tried < _MOST_COUNTS:
         code, found = build(atoms)
+        tried += 1
         if found <= room or atoms == 0:
-            under, best = (atoms, found), code
+            before, under, best = under, (atoms, found), code
         else:
             over = (atoms, found)
-        if found <= room and (found >= _CLOSE * room or atoms == dictionary.count):
+        if found <= room and (found >= _CLOSE * room or atoms == most):
             break
-        following = next_count(under, over, room)
+        following = min(next_count(under, over, room, before), most)
         if following == atoms or (under is not None and following == under[0]):
             break
-        atoms = min(following, dictionary.count)
+        atoms = following
     assert best is not None
     assert under is not None
     trainer.prices.update((integers * hard_topk_mask(scores, under[0])).abs())
     return best, float(trainer.prices.total)
 
 
-def next_count(under: tuple[int, float] | None, over: tuple[int, float] | None, room: float) -> int:
+def next_count(
+    under: tuple[int, float] | None,
+    over: tuple[int, float] | None,
+    room: float,
+    before: tuple[int, float] | None = None,
+) -> int:
     """The number of atoms to try next, from those that were under and over budget, with bits.
 
-    Between the two by the straight line, kept off both ends so that the gap closes quickly.
+    Between the two by the straight line, kept off both ends so that the gap closes quickly. Where
+    nothing was over yet, 8 bits for an atom, or what the last ones took since ``before``, which was
+    under, too: atoms in a regular pattern cost a hundredth of a bit.
     """
     if over is None:
         assert under is not None
         atoms, found = under
-        return atoms + min(max(1, int((room - found) / 8)), atoms + 8)
+        price = 8.0
+        if before is not None:
+            price = max(found - before[1], 1e-3) / (atoms - before[0])
+        return atoms + min(max(1, int((room - found) / price)), atoms + 8)
     if under is None:
         atoms, found = over
         return min(atoms - 1, int(0.995 * atoms * max(0.0, room / found)))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from .bitstream import COST, SCORE_LIMIT, SCORE_UNIT, Bits, Coder, CoderError, Integers
+from .tiles import spans
 
 Floats = npt.NDArray[np.float64]
 
@@ -165,10 +167,15 @@ MAGNITUDE_START = np.array([0, 2, 1, 2, 1, -14, -7, -4, -5], dtype=np.int32)
 """Five contexts, a constant, the first two buckets, and the number of the bucket."""
 
 
+def bucket_constants(bucket: int) -> Integers:
+    """The last four columns of what a model of magnitudes sees, the same for all atoms."""
+    constants = [8, 8 * (bucket == 0), 8 * (bucket == 1), 4 * min(bucket, 24)]
+    return np.array(constants, dtype=np.int32)
+
+
 def magnitude_rows(contexts: Integers, bucket: int) -> Integers:
     """What the model of "the next bucket or a later one" sees."""
-    constants = [8, 8 * (bucket == 0), 8 * (bucket == 1), 4 * min(bucket, 24)]
-    block = np.broadcast_to(np.array(constants, dtype=np.int32), (len(contexts), 4))
+    block = np.broadcast_to(bucket_constants(bucket), (len(contexts), 4))
     return np.concatenate([contexts, block], axis=1)
 
 
@@ -186,19 +193,39 @@ def magnitude_samples(contexts: Integers, magnitudes: Integers, largest: int) ->
 
 
 def code_magnitudes(
-    coder: Coder, contexts: Integers, weights: Integers, largest: int, magnitudes: Integers | None
+    coder: Coder,
+    scores: Callable[[slice], Integers],
+    weights: Integers,
+    largest: int,
+    count: int,
+    magnitudes: Integers | None,
 ) -> Integers:
-    """Send integers from 0 to ``largest``, by bucket and place in it."""
-    goal = None if magnitudes is None else bucket_of(magnitudes)
+    """Send ``count`` integers from 0 to ``largest``, by bucket and place in it.
+
+    ``scores`` are the sums of the contexts by their weights, of the atoms asked for.
+    """
     last = int(bucket_of(np.array([largest], dtype=np.int32))[0])
-    buckets = np.zeros(len(contexts), dtype=np.int32)
-    active = np.arange(len(contexts))
+    buckets = np.zeros(count, dtype=np.int8)
     for bucket in range(last):
-        if not active.size:
+        constant = int(bucket_constants(bucket) @ weights[-4:])
+        some = False
+        for part in spans(count):
+            here = buckets[part]
+            active = np.flatnonzero(here == bucket)
+            if not active.size:
+                continue
+            goal = None if magnitudes is None else bucket_of(magnitudes[part][active])
+            further = coder.bits(
+                scores(part)[active] + np.int32(constant), None if goal is None else goal > bucket
+            )
+            here[active[further]] = bucket + 1
+            some = some or bool(further.any())
+        if not some:
             break
-        scores = magnitude_rows(contexts[active], bucket) @ weights
-        active = active[coder.bits(scores, None if goal is None else goal[active] > bucket)]
-        buckets[active] = bucket + 1
-    start = BUCKET_START[buckets]
-    sizes = np.minimum(BUCKET_SIZE[buckets], largest + 1 - start)
-    return start + coder.uniform(sizes, None if magnitudes is None else magnitudes - start)
+    found = np.empty(count, dtype=np.int32)
+    for part in spans(count):
+        start = BUCKET_START[buckets[part]]
+        sizes = np.minimum(BUCKET_SIZE[buckets[part]], largest + 1 - start)
+        true = None if magnitudes is None else magnitudes[part] - start
+        found[part] = start + coder.uniform(sizes, true)
+    return found

@@ -44,6 +44,8 @@ def read(path: Path, background: str | None = None, max_pixels: int = MAX_PIXELS
     except OSError as error:
         reason = error.strerror or str(error)
         raise CoderError(f"{path}: cannot be read, {reason}") from error
+    except MemoryError:
+        raise  # says nothing about the file
     except Exception as error:  # decoders of damaged files raise nearly anything
         raise CoderError(f"{path}: damaged ({error})") from error
 

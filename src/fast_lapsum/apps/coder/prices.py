@@ -19,7 +19,7 @@ from .dictionary import Dictionary
 
 _BINS = 24
 _BINS_PER_UNIT = 3.0
-_MOST_SCALE = 2.0
+_LEAST_SCALE, _MOST_SCALE = 1 / 64, 2.0  # regular patterns cost next to nothing
 _PARENT, _SIBLING = 1.5, 0.6
 
 
@@ -41,14 +41,18 @@ class Prices:
         self.kernel = torch.tensor(kernel, device=device)[None, None]
         zeros = torch.zeros(dictionary.count, device=device)
         self.on, self.more, self.total = zeros, zeros, torch.zeros((), device=device)
-        self.scale = 1.0
+        self.scale, self.overhead = 1.0, 0.0
 
     def calibrate(self, bits: float) -> None:
-        """Scale the count from now on, so that for the last magnitudes it is what a file takes."""
-        before = self.scale
-        counted = float(self.total) / before
-        self.scale = min(_MOST_SCALE, max(1 / _MOST_SCALE, bits / max(1.0, counted)))
-        self.total = self.total * (self.scale / before)
+        """Scale the count from now on, so that for the last magnitudes it is what a file takes.
+
+        What a scale of 2 leaves is no price of atoms: header and models of a picture with next to
+        none. It is added to every count.
+        """
+        counted = (float(self.total) - self.overhead) / self.scale
+        self.scale = min(_MOST_SCALE, max(_LEAST_SCALE, bits / max(1.0, counted)))
+        self.overhead = max(0.0, bits - self.scale * counted) if self.scale == _MOST_SCALE else 0.0
+        self.total = self.total.new_tensor(counted * self.scale + self.overhead)
 
     def update(self, magnitudes: Tensor) -> None:
         """Prices given the magnitudes [N] of all atoms, 0 where they are off."""
@@ -62,7 +66,7 @@ class Prices:
         on, off = -torch.log2(chance), -torch.log2(1 - chance)
         first, more = 1 - torch.log2(1 - growth), -torch.log2(growth)
         bits = (off * (count - ons) + (on + first) * ons + more * (sums - ons)).sum()
-        self.total = bits * self.scale
+        self.total = bits * self.scale + self.overhead
         self.on = (on - off + first).float()[bins]
         self.more = more.float()[bins]
 

@@ -46,7 +46,7 @@ def estimate(code: Code, mode: str = "context") -> Rate:
 
 
 class _Recorder(Counter):
-    """Keeps the scores of the masks, phase by phase."""
+    """Keeps the scores of the masks, phase after phase."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,9 +73,12 @@ def atom_bits(code: Code) -> list[npt.NDArray[np.float32]]:
         value = sum(recorder.counted[index, part] for part in ("magnitudes", "signs")) / count
         bits = np.full(band.mask.shape, value, dtype=np.float32)
         if index in recorder.scores:
-            for phase, scores in zip(PHASES, recorder.scores[index], strict=True):
+            scores, first = np.concatenate(recorder.scores[index]), 0
+            for phase in PHASES:
                 part = bits[phase.row :: phase.spacing, phase.column :: phase.spacing]
-                part += (COST[1] - COST[0])[table_index(scores)].reshape(part.shape)
+                here = table_index(scores[first : first + part.size])
+                part += (COST[1] - COST[0])[here].reshape(part.shape)
+                first += part.size
         elif not band.mask.any():
             bits += np.float32(_FIRST_ATOM_BITS + np.log2(max(1, band.mask.size)))
         found.append(bits)

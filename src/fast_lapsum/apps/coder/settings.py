@@ -21,8 +21,9 @@ class Settings:
     Attributes:
         bits: the budget B that the finished code keeps: of addresses and values in the plain coder,
             of the whole file in the best one. A picture too small for it gets an empty code.
-        atoms: k. None takes one atom per 16 bits (the paper's 10^4 for 1.6e5) in the plain coder,
-            and in the best one as many as pay for themselves at the step that meets the budget.
+        atoms: k. None takes one atom per 16 bits (the paper's 10^4 for 1.6e5), or 10 in a grey
+            picture, in the plain coder, and in the best one as many as pay for themselves at the
+            step that meets the budget.
         plain: the paper's coder (block atoms in RGB, counted rate) instead of the best one.
         steps: the steps of training, before the values are polished; None takes 200 in the plain
             coder and 40 in the best one, whose start is closer to its end.

@@ -128,7 +128,7 @@ def synthesise_integers(samples: Integers) -> None:
     """:func:`synthesise` of the decoder, in place: each lift rounds its sum once, in integers.
 
     ``samples`` [H, W] holds the four bands where :class:`Quarters` says. Products are in 64 bits
-    whatever the samples are, strip by strip.
+    whatever the samples are, part by part.
     """
     height, width = samples.shape
     for first in range(0, width, max(1, _STRIP // height)):
@@ -139,15 +139,20 @@ def synthesise_integers(samples: Integers) -> None:
 
 def _lift_integers(strip: Integers) -> None:
     """Rows of both parities [., W] to samples, in place."""
-    even, odd = strip[0::2].astype(np.int64), strip[1::2].astype(np.int64)
+    even, odd = strip[0::2], strip[1::2]
+    most = max(1, _STRIP // strip.shape[1])
     for index, lift in enumerate(_LIFTS):
         to_even = index % 2 == 0
         target, source = (even, odd) if to_even else (odd, even)
-        total = np.zeros_like(target)
-        for to, of, count in _spans(len(even), len(odd), to_even):
-            total[to : to + count] += source[of : of + count]
-        total *= lift
-        total += 1 << (_LIFT_BITS - 1)
-        total >>= _LIFT_BITS
-        target += total
-    strip[0::2], strip[1::2] = even, odd
+        spans = _spans(len(even), len(odd), to_even)
+        for first in range(0, len(target) if spans else 0, most):
+            last = min(len(target), first + most)
+            total = np.zeros((last - first, strip.shape[1]), dtype=np.int64)
+            for to, of, count in spans:
+                begin, end = max(to, first), min(to + count, last)
+                if begin < end:
+                    total[begin - first : end - first] += source[of + begin - to : of + end - to]
+            total *= lift
+            total += 1 << (_LIFT_BITS - 1)
+            total >>= _LIFT_BITS
+            target[first:last] += total.astype(target.dtype, copy=False)

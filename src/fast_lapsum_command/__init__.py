@@ -1,0 +1,31 @@
+"""The command ``fast-lapsum``: a package of its own, because it has to run before torch is loaded.
+
+OpenMP's threads spin while they wait for each other. Where other programs want the cores, too, that
+takes them from the very threads that are waited for, and a training takes many times as long. Its
+runtime reads how to wait once, when torch loads it, which the first line of ``fast_lapsum`` does.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+_CHOICES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
+
+
+def main() -> None:
+    """Run the command line."""
+    wait_without_spinning()
+    from fast_lapsum.cli import app
+
+    app()
+
+
+def wait_without_spinning() -> None:
+    """Waiting threads sleep, unless the environment says otherwise.
+
+    Not in ``fast-lapsum bench``: it measures the operator as it runs in other people's programs.
+    """
+    chosen = any(name in os.environ for name in _CHOICES)
+    if not chosen and sys.argv[1:2] != ["bench"]:
+        os.environ["OMP_WAIT_POLICY"] = "passive"
