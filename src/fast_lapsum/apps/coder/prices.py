@@ -19,7 +19,7 @@ from .dictionary import Dictionary
 
 _BINS = 24
 _BINS_PER_UNIT = 3.0
-_LEAST_SCALE, _MOST_SCALE = 1 / 64, 2.0  # regular patterns cost next to nothing
+_MOST_SCALE = 2.0
 _PARENT, _SIBLING = 1.5, 0.6
 
 
@@ -50,7 +50,7 @@ class Prices:
         none. It is added to every count.
         """
         counted = (float(self.total) - self.overhead) / self.scale
-        self.scale = min(_MOST_SCALE, max(_LEAST_SCALE, bits / max(1.0, counted)))
+        self.scale = min(_MOST_SCALE, max(1 / _MOST_SCALE, bits / max(1.0, counted)))
         self.overhead = max(0.0, bits - self.scale * counted) if self.scale == _MOST_SCALE else 0.0
         self.total = self.total.new_tensor(counted * self.scale + self.overhead)
 
