@@ -149,6 +149,17 @@ def test_reference_is_right_to_float64() -> None:
         assert abs(d_temperature - float(by_t)) <= loose * scale + 1e-290, case
 
 
+def test_gradient_of_a_threshold_beyond_all_scores() -> None:
+    """One score has nearly all the weight: its distance from the mean must not be rounding."""
+    scores = torch.cat((normal(4000), torch.tensor([-9.0], dtype=torch.float64)))
+    k, t = 4001 - 1e-4, 0.25
+    grad = normal(4001, seed=1)
+    b = mpmath_oracle.threshold(scores.tolist(), k, t)
+    wanted = float(mpmath_oracle.vjp(grad.tolist(), scores.tolist(), b, t)[2])
+    found = reference.vjp_row(grad, scores, reference.solve_row(scores, k, t), t)[2]
+    assert abs(found - wanted) <= 1e-12 * abs(wanted)
+
+
 @pytest.mark.parametrize(
     ("scores", "k", "t", "wanted"),
     [
