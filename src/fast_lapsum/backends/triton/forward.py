@@ -61,11 +61,11 @@ def _solve_tile(source, k, t, start, origin, HARD: tl.constexpr, COMPUTE: tl.con
     is_hard = t < smallest_normal(COMPUTE)
     guess = guess_of(survey, origin, mean, square, k, t, start, is_hard, COMPUTE)
     meetings = tl.zeros((), tl.int32)  # there is nobody to meet
-    pair, _ = solve(source, survey, k, t, is_hard, guess, meetings, COMPUTE)
+    pair, _ = solve(source, survey, k, t, is_hard, guess, None, meetings, COMPUTE)
     if HARD:
         is_ranked = t >= 0
         near = guess_of(survey, origin, mean, square, k, t, start, is_ranked, COMPUTE)
-        boundary, _ = solve(source, survey, k, t, is_ranked, near, meetings, COMPUTE)
+        boundary, _ = solve(source, survey, k, t, is_ranked, near, None, meetings, COMPUTE)
         p = hard_mask_of(source.r, k, boundary.hi, boundary.above, 0.0 * k, COMPUTE)
     else:
         p = mask_of(source.r, pair.hi, pair.lo, t, COMPUTE)
@@ -206,13 +206,13 @@ def _solve_shared_row(
     finite, infinite, nans, lowest, highest, above, below, higher, beyond, within = found
     survey = Survey(finite, infinite, nans, lowest.to(COMPUTE), highest.to(COMPUTE))
     look = Look(above, below, higher, beyond, within)
-    guess = Guess(b, error, look)
-    pair, crossings = solve(source, survey, k, t, is_hard, guess, crossings, COMPUTE)
+    guess = Guess(b, error)
+    pair, crossings = solve(source, survey, k, t, is_hard, guess, look, crossings, COMPUTE)
     if source.team.member == 0:
         _store_pair(threshold, row, pair.hi, pair.lo, row >= 0)
     if HARD:
-        near = Guess(pair.hi, tl.maximum(t.to(COMPUTE), error), None)
-        boundary, crossings = solve(source, survey, k, t, t >= 0, near, crossings, COMPUTE)
+        near = Guess(pair.hi, tl.maximum(t.to(COMPUTE), error))
+        boundary, crossings = solve(source, survey, k, t, t >= 0, near, None, crossings, COMPUTE)
         _count_ties(source, boundary, crossings, COMPUTE)
         _write_chunks(source, out, k, t, boundary, crossings, HARD, COMPUTE)
         crossings += 1

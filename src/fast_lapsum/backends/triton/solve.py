@@ -26,11 +26,10 @@ from .root import Row, approach, bracket_of, finish, iterate
 
 
 class Guess(NamedTuple):
-    """Where to look first, how far off that may be, and a look that was taken there (or None)."""
+    """Where to look first, and how far off that may be."""
 
     b: Any
     error: Any
-    look: Any
 
 
 class Pair(NamedTuple):
@@ -75,13 +74,14 @@ def guess_of(survey, origin, mean, square, k, t, start, is_hard, COMPUTE: tl.con
     share = tl.maximum(k - survey.infinite, 0.0)
     b, error = first_guess(origin, mean, square, share, survey.finite, t_soft, COMPUTE)
     is_warm = (start == start) & (~is_hard)
-    return Guess(tl.where(is_warm, start, b), tl.where(is_warm, 0.0, error), None)
+    return Guess(tl.where(is_warm, start, b), tl.where(is_warm, 0.0, error))
 
 
 @triton.jit
-def solve(source, survey, k, t, is_hard, guess, crossings, COMPUTE: tl.constexpr):
+def solve(source, survey, k, t, is_hard, guess, look, crossings, COMPUTE: tl.constexpr):
     """The :class:`Pair` of any rows, NaN for those without an answer.
 
+    ``look`` is one that was taken at the guess before, or None.
     Rows that are ``is_hard`` are searched for their score of rank k, rounded up; t plays no part.
     """
     tiny = smallest_normal(COMPUTE)
@@ -126,7 +126,7 @@ def solve(source, survey, k, t, is_hard, guess, crossings, COMPUTE: tl.constexpr
         left, right = prior_bracket(lowest, highest, share, finite, t_bracket, COMPUTE)
         bracket = bracket_of(left, right, valid.to(COMPUTE), target.to(COMPUTE))
         trial, bracket, crossings = approach(
-            source, row, bracket, guess.b, guess.error, is_live, guess.look, crossings, COMPUTE
+            source, row, bracket, guess.b, guess.error, is_live, look, crossings, COMPUTE
         )
         hi = tl.where(is_live, trial.b, hi)
         lo = tl.where(is_live, trial.step, lo)
