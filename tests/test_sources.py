@@ -65,6 +65,7 @@ def test_the_second_gpu_is_a_gpu() -> None:
         ("cpu/lapsum.cpp", "operators", "cuda", False),
         ("cpu/kernel.py", "attack", "cuda", False),
         ("triton/solve.py", "gpu", "cuda", True),
+        ("bench/gpu_users.py", "gpu", "cuda", True),
         ("triton/solve.py", "attack", "cuda", True),
         ("triton/solve.py", "cpu", "cpu", False),
         ("triton/loader.py", "coder-report", "cpu", False),
