@@ -1,4 +1,4 @@
-"""The command ``fast-lapsum bench gpu``."""
+"""The commands ``fast-lapsum bench gpu`` and ``bench cliffs``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from . import gpu, gpu_tables, gpu_users, options, sources, tables
+from . import cliff_tables, cliffs, gpu, gpu_tables, gpu_users, options, sources, tables
 from .display import PartsDisplay, print_table
 from .results import write_json
 
@@ -22,9 +22,12 @@ Quick = Annotated[bool, typer.Option("--quick", help="Tiny shapes, to try the be
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add both commands."""
     app.command(name="gpu", epilog="Example: fast-lapsum bench gpu --max-n 1e8 --out gpu.json")(
         bench_gpu
+    )
+    app.command(name="cliffs", epilog="Example: fast-lapsum bench cliffs --out cliffs.json")(
+        bench_cliffs
     )
 
 
@@ -77,6 +80,40 @@ def bench_gpu(
         )
     told = gpu_users.summary(record) if record["users"] else ""
     _finish(record, gpu_tables.all_tables(record), out, told, gpu.failures(record))
+
+
+def bench_cliffs(
+    samples: Annotated[
+        int,
+        typer.Option(
+            help="Samples of each timing.", parser=options.whole(at_least=1), metavar="INTEGER"
+        ),
+    ] = 3,
+    out: Annotated[Path, typer.Option(help="The results file (JSON).", dir_okay=False)] = Path(
+        "results/cliffs.json"
+    ),
+    quick: Quick = False,
+) -> None:
+    """Look for calls that are far slower than others of their shape, on this GPU.
+
+    Times the forward pass over every kind of scores that the hunt has and over rows with infinities
+    and NaN, at temperatures from 0 to 3 and budgets from 0 to n: some thousand calls on five
+    shapes. Names the slowest calls of each shape, and says whether they take at most 3 times the
+    median. The results file, with all times, is written after every shape. The exit code is 1 if an
+    answer is wrong.
+    """
+    device = _device()
+    with PartsDisplay(console) as display:
+        record = cliffs.run(
+            device=device,
+            samples=samples,
+            quick=quick,
+            report=display.step,
+            save=lambda record: write_json(out, record),
+            advance=display.advance,
+        )
+    told = cliffs.summary(record)
+    _finish(record, cliff_tables.all_tables(record), out, told, cliffs.failures(record))
 
 
 def _device() -> torch.device:

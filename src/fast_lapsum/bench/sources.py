@@ -97,7 +97,8 @@ KINDS: dict[str, Needs] = {
             *_in("bench/peers", "dftopk", "protocol"),
         )
     ),
-    "hunt": Needs(()),  # the rows are made and judged outside of the package
+    "cliffs": Needs(_in("bench", "cliff_timing", "cliffs", "gpu_timing", "score_kinds", "timing")),
+    "hunt": Needs(()),  # rows are put together and judged outside of the package
     "large-n": Needs(
         (
             *_SUITE,
@@ -139,7 +140,7 @@ NO_FIGURE: Globs = (
     "backends/triton/*.py",  # no call takes them yet
     "cli.py",
     "nn.py",
-    *_in("bench", "__init__", "commands", "compare", "demo", "display"),
+    *_in("bench", "__init__", "cliff_tables", "commands", "compare", "demo", "display"),
     *_in("bench", "environment", "gpu_commands", "gpu_tables", "options", "plots", "records"),
     *_in("bench", "results", "sources", "stale", "tables"),
     *_in("bench/experiments", "__init__", "rendering"),
