@@ -207,8 +207,11 @@ def test_a_call_that_waits_or_takes_long_is_not_tried_for_ever(
 ) -> None:
     fake = FakeCuda(monkeypatch, late=10**6)
     clock = QueuedClock(torch.device("cuda"), samples=3)
-    assert clock.seconds(lambda: None) == pytest.approx(9e-3 / cliff_timing.CALLS)
+    seconds = clock.seconds(lambda: time.sleep(5e-3))
+    assert seconds == pytest.approx(9e-3 / cliff_timing.CALLS)
     assert len(fake.spins) == cliff_timing.TRIES
+    longest = cliff_timing.MOST_SPIN_SECONDS * cliff_timing.CYCLES_PER_SECOND
+    assert fake.spins[1:] == [int(longest)] * (cliff_timing.TRIES - 1)
 
 
 def test_a_report_passes_over_it(tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ LONG_SECONDS = 2e-3
 #: The spin before a sample, in terms of what the host needed for the one before.
 SPIN_SHARE = 1.5
 SPIN_SECONDS = 1e-4
+#: A call that waits for the device waits for the spin, too, which must not grow with that.
+MOST_SPIN_SECONDS = 5e-3
 #: Of the fastest device: on a slower one the spin takes longer, which does no harm.
 CYCLES_PER_SECOND = 2e9
 #: A host that was too late tries again with a longer spin; a call that waits is late each time.
@@ -54,7 +56,8 @@ class QueuedClock:
             for _ in range(CALLS):
                 call()
             end.record()
-            self._spin = SPIN_SECONDS + SPIN_SHARE * (time.perf_counter() - began)
+            needed = SPIN_SECONDS + SPIN_SHARE * (time.perf_counter() - began)
+            self._spin = min(needed, MOST_SPIN_SECONDS)
             was_ahead = not start.query()  # type: ignore[no-untyped-call]
             end.synchronize()
             if was_ahead:
