@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 import toy_experiment as toy
 from fast_lapsum import cli
-from fast_lapsum.bench import commands, runner, worker
+from fast_lapsum.bench import commands, display, runner, worker
 from fast_lapsum.bench.experiment import Case, Settings
 from fast_lapsum.bench.experiments import EXPERIMENTS, NAMES, module_of
 
@@ -262,5 +262,5 @@ def test_tables_in_a_pipe_lose_no_digits(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(commands, "console", Console(file=written, width=80))
     table = Table(*(f"n = 1e{power}" for power in range(12)))
     table.add_row(*(f"{power / 7:.6f}" for power in range(12)))
-    commands._print_table(table)
+    display.print_table(commands.console, table)
     assert all(f"{power / 7:.6f}" in written.getvalue() for power in range(12))

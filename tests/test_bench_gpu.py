@@ -471,6 +471,13 @@ def test_the_command_prints_the_tables_and_fails_for_what_is_wrong(
     result = CliRunner(env={"COLUMNS": "250"}).invoke(cli.app, arguments)
     assert result.exit_code == int(broken), result.output
     assert json.loads(out.read_text())["complete"]
-    for expected in ("8/8 budgets of 8 x 512", "16 x 512", "Bars", "Results"):
+    for expected in (
+        "12/12 budgets of 8 x 512",
+        "16 x 512",
+        "Bars",
+        "20,000 scores, over the ceiling",
+        "of 13 lines hold",
+        "Results",
+    ):
         assert expected in result.output
     assert ("Failed: n = 1e9: RuntimeError: a [bracket]" in result.output) == broken

@@ -163,9 +163,10 @@ def test_a_bad_argument_is_named_with_its_value_and_exit_code_2(
         ((), ("info", "demo", "bench", "--version")),
         (("info",), ("backend", "--json")),
         (("demo",), ("soft top-k", "--temperature", "Example: fast-lapsum demo")),
-        (("bench",), ("cpu", "gpu")),
+        (("bench",), ("cpu", "gpu", "cliffs")),
         (("bench", "cpu"), ("torch.softmax", "--quick", "Example: fast-lapsum bench cpu")),
         (("bench", "gpu"), ("CUDA graphs", "--max-n", "Example: fast-lapsum bench gpu")),
+        (("bench", "cliffs"), ("slowest calls", "--out", "Example: fast-lapsum bench cliffs")),
     ],
 )
 def test_help_says_what_a_command_does(

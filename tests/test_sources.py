@@ -65,6 +65,11 @@ def test_the_second_gpu_is_a_gpu() -> None:
         ("cpu/lapsum.cpp", "operators", "cuda", False),
         ("cpu/kernel.py", "attack", "cuda", False),
         ("triton/solve.py", "gpu", "cuda", True),
+        ("bench/gpu_users.py", "gpu", "cuda", True),
+        ("bench/score_kinds.py", "cliffs", "cuda", True),
+        ("bench/cliff_timing.py", "cliffs", "cuda", True),
+        ("bench/cliff_tables.py", "cliffs", "cuda", False),
+        ("triton/solve.py", "cliffs", "cuda", True),
         ("triton/solve.py", "attack", "cuda", True),
         ("triton/solve.py", "cpu", "cpu", False),
         ("triton/loader.py", "coder-report", "cpu", False),
@@ -269,7 +274,7 @@ def old_results(tmp_path: Path) -> Path:
     for path in RESULTS.rglob("*.json"):
         record = json.loads(path.read_text())
         kind = record.get("sources", {}).get("kind")
-        if kind in ("hunt", "coder-drawn", "coder-hostile", "coder-threads"):
+        if kind in ("cliffs", "hunt", "coder-drawn", "coder-hostile", "coder-threads"):
             continue
         record.pop("sources", None)
         target = tmp_path / path.relative_to(RESULTS)

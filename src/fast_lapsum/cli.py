@@ -11,20 +11,13 @@ import torch
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import (
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-)
 from rich.table import Table
 
 import fast_lapsum
 
 from .apps import commands as app_commands
 from .apps.attack import commands as attack_commands
-from .bench import commands, cpu, demo, environment, gpu, gpu_tables, options, sources, tables
+from .bench import commands, cpu, demo, environment, gpu_commands, options, sources, tables
 from .bench.parity import ParityError
 from .bench.report.command import report
 from .bench.results import finished_file, write_json
@@ -167,83 +160,7 @@ def bench_cpu(
     console.print(f"Results: {out}", highlight=False, soft_wrap=True)
 
 
-@bench_app.command(name="gpu", epilog="Example: fast-lapsum bench gpu --max-n 1e8 --out gpu.json")
-def bench_gpu(
-    repeats: Annotated[
-        int,
-        typer.Option(
-            help="Samples of each timing.", parser=options.whole(at_least=1), metavar="INTEGER"
-        ),
-    ] = 15,
-    max_n: Annotated[
-        int | None,
-        typer.Option(
-            help="Leave out shapes with more scores.",
-            parser=options.whole(at_least=1),
-            metavar="INTEGER",
-        ),
-    ] = None,
-    out: Annotated[Path, typer.Option(help="The results file (JSON).", dir_okay=False)] = Path(
-        "results/gpu.json"
-    ),
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Tiny shapes, to try the benchmark itself.")
-    ] = False,
-    only: Annotated[
-        list[str] | None,
-        typer.Option(help=f"A part of it: {', '.join(gpu.SECTIONS)}. May be given several times."),
-    ] = None,
-) -> None:
-    """Time soft_topk on this GPU beside a copy, torch.softmax, torch.topk and torch.sort.
-
-    Device times come from CUDA graphs over inputs that exceed the cache. Every call is first
-    checked against float64: one that fails is not timed, and the exit code is 1. The results file
-    is written after every shape.
-    """
-    errors = Console(stderr=True)
-    for name in only or ():
-        if name not in gpu.SECTIONS:
-            expected = ", ".join(gpu.SECTIONS)
-            raise typer.BadParameter(f"'{name}' is none of: {expected}.", param_hint="--only")
-    if not torch.cuda.is_available():
-        errors.print("[bold red]No GPU:[/] torch finds no CUDA device; there is bench cpu.")
-        raise typer.Exit(1)
-    with Progress(
-        SpinnerColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}", markup=False),
-        console=console,
-        transient=True,
-    ) as progress:
-        task = progress.add_task("starting", total=None)
-
-        def advance(name: str, done: int, total: int) -> None:
-            progress.update(task, completed=done, total=total)
-            elapsed = progress.tasks[0].elapsed or 0
-            progress.console.print(f"{done}/{total} {name}, {elapsed:.0f} s", highlight=False)
-
-        record = gpu.run(
-            device=torch.device("cuda", torch.cuda.current_device()),
-            repeats=repeats,
-            max_n=max_n,
-            quick=quick,
-            only=only or gpu.SECTIONS,
-            report=lambda step: progress.update(task, description=step),
-            save=lambda record: write_json(out, record),
-            advance=advance,
-        )
-    console.print(tables.environment_table(record["environment"], sources.summary(record)))
-    for table in gpu_tables.all_tables(record):
-        console.print(table)
-    console.print(f"Results: {out}", highlight=False, soft_wrap=True)
-    failures = gpu.failures(record)
-    for failure in failures:
-        errors.print(f"[bold red]Failed:[/] {escape(failure)}", soft_wrap=True)
-    if failures:
-        raise typer.Exit(1)
-
-
+gpu_commands.register(bench_app)
 commands.register(bench_app)
 app_commands.register(app)
 attack_commands.register(app)

@@ -2,7 +2,8 @@
 
 ``make hunt`` and ``make hunt-gpu`` run it; ``python -m hunting --help`` has all its settings.
 
-* rows.py makes the rows: what users have and what attackers would make.
+* rows.py makes the rows: what users have and what attackers would make, of the kinds of scores that
+  `fast-lapsum bench cliffs` times (bench/score_kinds.py).
 * check.py says how far a sum may be from its budget, and compares a sample with the reference;
   fit.py holds p against other p of its row.
 * plan.py says which batches a run is made of, worker.py works through its share of them.

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from . import compare, environment, options, records, runner, sources, stale, tables
-from .display import Display, duration
+from .display import Display, duration, print_table
 from .experiment import Experiment, Record, Settings
 from .experiments import EXPERIMENTS, module_of
 from .process import WorkerError
@@ -22,8 +22,6 @@ from .records import ResultsError
 
 console = Console()
 errors = Console(stderr=True)
-#: Columns of a table that is not shown in a window.
-_WIDEST = 200
 
 
 def register(app: typer.Typer) -> None:
@@ -185,7 +183,7 @@ def run_stale(
     found = stale.find(folder)
     if not found:
         _fail(f"{folder} has no results file: make some with fast-lapsum bench.")
-    _print_table(stale.table(found))
+    print_table(console, stale.table(found))
     _say(stale.summary(found))
     if any(entry.state != sources.CURRENT for entry in found):
         raise typer.Exit(1)
@@ -253,7 +251,7 @@ def _run(
             failures.append(f"{name}: {error}")
             continue
         for table in one.experiment.tables(record):
-            _print_table(table)
+            print_table(console, table)
         is_old = sources.known(record) is None
         _say(f"Results: {one.path}" + (f", {sources.UNKNOWN}" if is_old else ""))
         failures.extend(
@@ -337,12 +335,3 @@ def _fail(*messages: str) -> NoReturn:
     for message in messages:
         errors.print(f"[bold red]Error:[/] {escape(message)}", soft_wrap=True)
     raise typer.Exit(1)
-
-
-def _print_table(table: Table) -> None:
-    """As wide as it needs to be in a file or a pipe, where nobody's window would cut it."""
-    if console.is_terminal:
-        console.print(table)
-        return
-    wide = Console(file=console.file, width=max(console.width, _WIDEST), force_terminal=False)
-    wide.print(table)

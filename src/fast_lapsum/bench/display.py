@@ -15,12 +15,15 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
 )
+from rich.table import Table
 
 from . import records
 from .runner import Row, Step
 from .tables import milliseconds
 
 Bar = TypeVar("Bar", bound="LiveBar")
+#: Columns of a table that is not shown in a window.
+_WIDEST = 200
 
 
 def outcome(row: Row) -> str:
@@ -45,6 +48,15 @@ def duration(seconds: float) -> str:
     """
     whole = round(seconds)
     return f"{whole} s" if whole < 60 else f"{whole // 60}:{whole % 60:02} min"
+
+
+def print_table(console: Console, table: Table) -> None:
+    """As wide as it needs to be in a file or a pipe, where nobody's window would cut it."""
+    if console.is_terminal:
+        console.print(table)
+        return
+    wide = Console(file=console.file, width=max(console.width, _WIDEST), force_terminal=False)
+    wide.print(table)
 
 
 class LiveBar:
@@ -72,6 +84,24 @@ class LiveBar:
 
     def __exit__(self, *exception: object) -> None:
         self._bar.stop()
+
+
+class PartsDisplay(LiveBar):
+    """Shows the parts of a benchmark: what is being done, and a line for each that is finished."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console, MofNCompleteColumn(), TimeElapsedColumn(), start="starting")
+        self._start = time.monotonic()
+
+    def step(self, step: str) -> None:
+        """Something begins."""
+        self._bar.update(self._task, description=step)
+
+    def advance(self, name: str, done: int, total: int) -> None:
+        """A part is finished."""
+        self._bar.update(self._task, completed=done, total=total)
+        elapsed = duration(time.monotonic() - self._start)
+        self._console.print(f"{done}/{total} {name}, {elapsed}", highlight=False, soft_wrap=True)
 
 
 class Display(LiveBar):

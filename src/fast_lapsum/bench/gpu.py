@@ -19,6 +19,8 @@ from .gpu_budget import budgets, check_budgets
 from .gpu_case import Report, draw, run_case, shortage, time_ours
 from .gpu_overhead import EAGER, run_overhead
 from .gpu_timing import one_line
+from .gpu_users import QUICK_USER_CASES, USER_CASES, UserCase, run_user_case
+from .gpu_users import describe as describe_user_case
 from .parity import ParityError
 
 SWEEP_TEMPERATURES = (10.0, 1.0, 0.1, 0.01, 0.001, 1e-6)
@@ -30,7 +32,7 @@ HALF_GAIN = 1.6
 GRID_SHAPES = ((1_000_000,), (256, 4096), (64, 65536), (10_000_000,))
 
 #: What a run is made of.
-SECTIONS = ("cases", "overhead", "half", "sweeps", "budgets")
+SECTIONS = ("cases", "users", "overhead", "half", "sweeps", "budgets")
 
 #: The same run on shapes so small that the figures mean nothing.
 QUICK_SWEEP_SIZES = (20_000,)
@@ -83,6 +85,7 @@ def run(
         "device": gpu_timing.describe(device),
         "failures": {},
         "cases": [],
+        "users": [],
         "overhead": [],
         "half": [],
         "sweeps": [],
@@ -110,7 +113,7 @@ def run(
 def failures(record: dict[str, Any]) -> list[str]:
     """Everything that is wrong rather than slow: failed parts and failed parity checks."""
     found = [f"{name}: {text}" for name, text in record["failures"].items()]
-    for case in record["cases"]:
+    for case in (*record["cases"], *record.get("users", ())):
         if "failed" in case:
             found.append(f"{case['case']}: {case['failed']}")
         for temperature, errors in case.get("parity", {}).items():
@@ -140,6 +143,12 @@ def _parts(
             "cases",
             case.name,
             lambda case=case: _case(case, device, rate, repeats, max_n, report),  # type: ignore[misc]
+        )
+    for user_case in QUICK_USER_CASES if quick else USER_CASES:
+        yield (
+            "users",
+            user_case.name,
+            lambda case=user_case: _user_case(case, device, repeats, max_n, report),  # type: ignore[misc]
         )
     for n in QUICK_OVERHEAD_SIZES if quick else OVERHEAD_SIZES:
         yield (
@@ -180,6 +189,15 @@ def _case(
     if ceiling:
         return {"case": case.name, "shape": list(case.shape), "skipped": ceiling}
     return run_case(case, device, rate, repeats, report)
+
+
+def _user_case(
+    case: UserCase, device: torch.device, repeats: int, max_n: int | None, report: Report
+) -> dict[str, Any]:
+    ceiling = _over(case.shape, max_n)
+    if ceiling:
+        return {**describe_user_case(case), "skipped": ceiling}
+    return run_user_case(case, device, repeats, report)
 
 
 def _budgets(

@@ -10,8 +10,8 @@ LONGEST_ON_CHIP = 16384
 BUDGET_SHARE = 1 / 16
 TEMPERATURES = (1.0, 0.1, 0.01, 0.001)
 
-Part = Literal["forward", "backward"]
-Temperatures = Literal["t = 1", "other t", "every t"]
+Part = Literal["forward", "backward", "forward+backward"]
+Temperatures = Literal["t = 1", "t = 0.1", "other t", "every t"]
 
 
 class Bar(NamedTuple):
@@ -27,8 +27,10 @@ class Bar(NamedTuple):
     microseconds: float = 0.0
 
     def holds_at(self, temperature: float) -> bool:
-        """Whether the bar is about this temperature."""
-        return self.at == "every t" or (self.at == "t = 1") == (temperature == 1)
+        """Whether the bar is about this temperature; the other t are all but 1."""
+        if self.at == "other t":
+            return temperature != 1
+        return self.at in ("every t", f"t = {temperature:g}")
 
     def describe(self) -> str:
         """The limit in words.
@@ -55,6 +57,7 @@ class Case(NamedTuple):
 FLOORS = {"8n": 8, "12n": 12, "20n": 20}
 TOPK = "torch.topk"
 SOFTMAX = "torch.softmax"
+SOFTMAX_WITH_BACKWARD = "torch.softmax forward+backward"
 SORT = "torch.sort"
 EVERYWHERE = (
     Bar("backward", "every t", 1.05, "20n", 5),

@@ -51,6 +51,8 @@ RUNS = 3
 WALL_SECONDS = 1e-2
 
 Report = Callable[[str], None]
+#: What a peer does with scores and, if it has a gradient, the weights that it is taken against.
+Peer = Callable[[Tensor, Tensor], object]
 
 
 class Inputs(NamedTuple):
@@ -100,33 +102,62 @@ def time_ours(
     calls = [forward_call(x) for x in scores]
     timings = {"forward": device_timing(calls, repeats=repeats, device=device)}
     if backward:
-        gradients = [
-            _backward_call(x, w, k, temperature) for x, w in zip(scores, weights, strict=True)
-        ]
-        if not torch.equal(
-            gradients[0](), _through_autograd(scores[0], weights[0], k, temperature)
-        ):
-            raise ParityError("the backward operator and autograd give different bits")
-        timings["backward"] = device_timing(gradients, repeats=repeats, device=device)
+        timings["backward"] = _time_gradients(_backward_call, inputs, k, temperature, repeats)
     return errors, timings
+
+
+def time_with_backward(
+    inputs: Inputs, k: float, temperature: float, *, repeats: int
+) -> DeviceTiming:
+    """Device time of mask and gradient in one graph; ``time_ours`` has checked the call before."""
+    return _time_gradients(_forward_backward_call, inputs, k, temperature, repeats)
+
+
+def _time_gradients(
+    make_call: Callable[[Tensor, Tensor, float, float], Callable[[], Tensor]],
+    inputs: Inputs,
+    k: float,
+    temperature: float,
+    repeats: int,
+) -> DeviceTiming:
+    scores, weights = inputs
+    calls = [make_call(x, w, k, temperature) for x, w in zip(scores, weights, strict=True)]
+    if not torch.equal(calls[0](), _through_autograd(scores[0], weights[0], k, temperature)):
+        raise ParityError("the backward operator and autograd give different bits")
+    return device_timing(calls, repeats=repeats, device=scores[0].device)
 
 
 def _backward_call(
     scores: Tensor, weights: Tensor, k: float, temperature: float
 ) -> Callable[[], Tensor]:
-    """The backward operator alone: autograd's own threads and streams would hinder a capture."""
-    operators = torch.ops.fast_lapsum
-    _, threshold = operators.soft_topk(
-        scores, None, k, None, temperature, None, None, True, False, scores.dtype, "auto"
-    )
+    """The backward operator alone."""
+    _, threshold = _forward(scores, k, temperature)
+    return lambda: _backward(scores, weights, temperature, threshold)
 
+
+def _forward_backward_call(
+    scores: Tensor, weights: Tensor, k: float, temperature: float
+) -> Callable[[], Tensor]:
     def call() -> Tensor:
-        gradient: Tensor = operators.soft_topk_backward(
-            weights, scores, None, temperature, None, threshold, True, False
-        )[0]
-        return gradient
+        _, threshold = _forward(scores, k, temperature)
+        return _backward(scores, weights, temperature, threshold)
 
     return call
+
+
+# Operators, because autograd's own threads and streams would hinder a capture.
+def _forward(scores: Tensor, k: float, temperature: float) -> tuple[Tensor, Tensor]:
+    mask, threshold = torch.ops.fast_lapsum.soft_topk(
+        scores, None, k, None, temperature, None, None, True, False, scores.dtype, "auto"
+    )
+    return mask, threshold
+
+
+def _backward(scores: Tensor, weights: Tensor, temperature: float, threshold: Tensor) -> Tensor:
+    gradient: Tensor = torch.ops.fast_lapsum.soft_topk_backward(
+        weights, scores, None, temperature, None, threshold, True, False
+    )[0]
+    return gradient
 
 
 def _through_autograd(scores: Tensor, weights: Tensor, k: float, temperature: float) -> Tensor:
@@ -193,30 +224,34 @@ def _time_peers(
     case: str, inputs: Inputs, k: int, repeats: int, entry: dict[str, Any], report: Report
 ) -> dict[str, str]:
     """Put the peers' times into the entry; return why some are missing."""
-    peers: dict[str, Callable[[Tensor], object]] = {
-        SOFTMAX: lambda x: torch.softmax(x, -1),
-        TOPK: lambda x: torch.topk(x, k),
-        SORT: torch.sort,
+    peers: dict[str, Peer] = {
+        SOFTMAX: lambda x, w: torch.softmax(x, -1),
+        TOPK: lambda x, w: torch.topk(x, k),
+        SORT: lambda x, w: torch.sort(x),
     }
-    device = inputs.scores[0].device
     skipped = {}
     for name, peer in peers.items():
         if name == SORT and inputs.scores[0].numel() > LONGEST_SORT:
             skipped[name] = f"takes too long above {LONGEST_SORT:,} scores"
             continue
         report(f"{case}: {name}")
-        slow = name != SOFTMAX
-        scores = inputs.scores[:PEER_SETS] if slow else inputs.scores
-        calls = [lambda x=x, peer=peer: peer(x) for x in scores]
         try:
-            timing = device_timing(
-                calls, repeats=min(repeats, PEER_REPEATS) if slow else repeats, device=device
-            )
+            timing = time_peer(peer, inputs, repeats, is_slow=name != SOFTMAX)
         except RuntimeError as error:  # out of memory above all
             skipped[name] = one_line(error)
             continue
         entry["timings"][name] = timing._asdict()
     return skipped
+
+
+def time_peer(peer: Peer, inputs: Inputs, repeats: int, *, is_slow: bool) -> DeviceTiming:
+    """Device time of a peer on the same inputs, fewer of them and less often for a slow one."""
+    pairs = list(zip(*inputs, strict=True))[: PEER_SETS if is_slow else None]
+    return device_timing(
+        [lambda x=x, w=w: peer(x, w) for x, w in pairs],  # type: ignore[misc]
+        repeats=min(repeats, PEER_REPEATS) if is_slow else repeats,
+        device=pairs[0][0].device,
+    )
 
 
 def _wall_times(

@@ -11,8 +11,8 @@ from .tables import microseconds, timings_table, verdict
 
 
 def all_tables(record: dict[str, Any]) -> list[Table]:
-    """Everything worth a look, the verdicts last."""
-    return [
+    """Everything worth a look, the verdicts last; nothing of a section that was not measured."""
+    tables = [
         timings_table(record, "timings", "Device time per call, median", microseconds),
         timings_table(record, "eager", "Wall time per eager call, median", microseconds),
         floors_table(record),
@@ -20,7 +20,9 @@ def all_tables(record: dict[str, Any]) -> list[Table]:
         *sweep_tables(record),
         budgets_table(record),
         bars_table(record),
+        users_table(record),
     ]
+    return [table for table in tables if table.row_count]
 
 
 def floors_table(record: dict[str, Any]) -> Table:
@@ -104,6 +106,38 @@ def bars_table(record: dict[str, Any]) -> Table:
             verdict(bar["met"]),
         )
     return table
+
+
+def users_table(record: dict[str, Any]) -> Table:
+    """Every limit of users' shapes with what was measured, and whether it holds."""
+    headers = ("t", "ours", "softmax", "topk", "ratio", "limit", "")
+    table = _table("Users' shapes, device time", "case", "what", *headers)
+    for entry in record.get("users", ()):
+        reason = entry.get("skipped") or entry.get("failed")
+        for line in entry["lines"]:
+            table.add_row(
+                entry["case"],
+                line["part"],
+                f"{line['temperature']:g}",
+                *(_amount(line[side]) for side in ("measured", "softmax", "topk")),
+                _ratio(line["measured"], line["softmax"]),
+                _of_softmax(line["at_most"]),
+                Text(reason) if reason else verdict(line["met"], "holds", "misses"),
+            )
+    return table
+
+
+def _of_softmax(limit: str) -> str:
+    """A limit without what the line's own columns say.
+
+    >>> _of_softmax("2.5 x torch.softmax forward+backward")
+    '2.5 x softmax'
+    """
+    return limit.removesuffix(" forward+backward").replace("torch.", "")
+
+
+def _ratio(measured: float | None, softmax: float | None) -> str:
+    return f"{measured / softmax:.2f}" if measured and softmax else ""
 
 
 def _bars(record: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:

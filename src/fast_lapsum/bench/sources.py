@@ -93,11 +93,12 @@ KINDS: dict[str, Needs] = {
     "gpu": Needs(
         (
             *_in("bench", "gpu", "gpu_bars", "gpu_budget", "gpu_case", "gpu_overhead"),
-            *_in("bench", "gpu_parity", "gpu_timing", "parity", "timing"),
+            *_in("bench", "gpu_parity", "gpu_timing", "gpu_users", "parity", "timing"),
             *_in("bench/peers", "dftopk", "protocol"),
         )
     ),
-    "hunt": Needs(()),  # the rows are made and judged outside of the package
+    "cliffs": Needs(_in("bench", "cliff_timing", "cliffs", "gpu_timing", "score_kinds", "timing")),
+    "hunt": Needs(()),  # rows are put together and judged outside of the package
     "large-n": Needs(
         (
             *_SUITE,
@@ -139,9 +140,9 @@ NO_FIGURE: Globs = (
     "backends/triton/*.py",  # no call takes them yet
     "cli.py",
     "nn.py",
-    *_in("bench", "__init__", "commands", "compare", "demo", "display", "environment"),
-    *_in("bench", "gpu_tables", "options", "plots", "records", "results", "sources", "stale"),
-    "bench/tables.py",
+    *_in("bench", "__init__", "cliff_tables", "commands", "compare", "demo", "display"),
+    *_in("bench", "environment", "gpu_commands", "gpu_tables", "options", "plots", "records"),
+    *_in("bench", "results", "sources", "stale", "tables"),
     *_in("bench/experiments", "__init__", "rendering"),
     "bench/report/*.py",
     *_in("apps", "__init__", "coder_drawn", "coder_options", "coder_report", "commands"),

@@ -116,8 +116,8 @@ def bars_table(record: dict[str, Any]) -> Table:
     return table
 
 
-def verdict(met: bool | None) -> Text:
+def verdict(met: bool | None, yes: str = "met", no: str = "missed") -> Text:
     """Met, missed, or None for a comparison that lacks a side."""
     if met is None:
         return Text("not measured", style="yellow")
-    return Text("met", style="green") if met else Text("missed", style="bold red")
+    return Text(yes, style="green") if met else Text(no, style="bold red")

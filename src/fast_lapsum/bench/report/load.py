@@ -70,6 +70,8 @@ def load(paths: Iterable[Path]) -> list[Device]:
     timings: dict[tuple[str, str], Record] = {}
     for path in _files(found):
         record = _read(path)
+        if record.get("benchmark") == "cliffs":  # a table of its own, with nothing to draw
+            continue
         if "benchmark" in record:
             _check_timings(path, record)
             kind = "cpu" if record["benchmark"] == "cpu" else "cuda"

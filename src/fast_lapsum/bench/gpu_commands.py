@@ -1,0 +1,139 @@
+"""The commands ``fast-lapsum bench gpu`` and ``bench cliffs``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from . import cliff_tables, cliffs, gpu, gpu_tables, gpu_users, options, sources, tables
+from .display import PartsDisplay, print_table
+from .results import write_json
+
+console = Console()
+errors = Console(stderr=True)
+
+Quick = Annotated[bool, typer.Option("--quick", help="Tiny shapes, to try the benchmark itself.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add both commands."""
+    app.command(name="gpu", epilog="Example: fast-lapsum bench gpu --max-n 1e8 --out gpu.json")(
+        bench_gpu
+    )
+    app.command(name="cliffs", epilog="Example: fast-lapsum bench cliffs --out cliffs.json")(
+        bench_cliffs
+    )
+
+
+def bench_gpu(
+    repeats: Annotated[
+        int,
+        typer.Option(
+            help="Samples of each timing.", parser=options.whole(at_least=1), metavar="INTEGER"
+        ),
+    ] = 15,
+    max_n: Annotated[
+        int | None,
+        typer.Option(
+            help="Leave out shapes with more scores.",
+            parser=options.whole(at_least=1),
+            metavar="INTEGER",
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The results file (JSON).", dir_okay=False)] = Path(
+        "results/gpu.json"
+    ),
+    quick: Quick = False,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help=f"A part of it: {', '.join(gpu.SECTIONS)}. May be given several times."),
+    ] = None,
+) -> None:
+    """Time soft_topk on this GPU beside a copy, torch.softmax, torch.topk and torch.sort.
+
+    Device times come from CUDA graphs over inputs that exceed the cache. Every call is first
+    checked against float64: one that fails is not timed, and the exit code is 1. The results file
+    is written after every shape. For shapes that users have (routers, sparse autoencoders, long
+    rows: the part "users") it says which limits hold, and how many.
+    """
+    for name in only or ():
+        if name not in gpu.SECTIONS:
+            expected = ", ".join(gpu.SECTIONS)
+            raise typer.BadParameter(f"'{name}' is none of: {expected}.", param_hint="--only")
+    device = _device()
+    with PartsDisplay(console) as display:
+        record = gpu.run(
+            device=device,
+            repeats=repeats,
+            max_n=max_n,
+            quick=quick,
+            only=only or gpu.SECTIONS,
+            report=display.step,
+            save=lambda record: write_json(out, record),
+            advance=display.advance,
+        )
+    told = gpu_users.summary(record) if record["users"] else ""
+    _finish(record, gpu_tables.all_tables(record), out, told, gpu.failures(record))
+
+
+def bench_cliffs(
+    samples: Annotated[
+        int,
+        typer.Option(
+            help="Samples of each timing.", parser=options.whole(at_least=1), metavar="INTEGER"
+        ),
+    ] = 3,
+    out: Annotated[Path, typer.Option(help="The results file (JSON).", dir_okay=False)] = Path(
+        "results/cliffs.json"
+    ),
+    quick: Quick = False,
+) -> None:
+    """Look for calls that are far slower than others of their shape, on this GPU.
+
+    Times the forward pass over every kind of scores that the hunt has and over rows with infinities
+    and NaN, at temperatures from 0 to 3 and budgets from 0 to n: some thousand calls on five
+    shapes. Names the slowest calls of each shape, and says whether they take at most 3 times the
+    median. The results file, with all times, is written after every shape. The exit code is 1 if an
+    answer is wrong.
+    """
+    device = _device()
+    with PartsDisplay(console) as display:
+        record = cliffs.run(
+            device=device,
+            samples=samples,
+            quick=quick,
+            report=display.step,
+            save=lambda record: write_json(out, record),
+            advance=display.advance,
+        )
+    told = cliffs.summary(record)
+    _finish(record, cliff_tables.all_tables(record), out, told, cliffs.failures(record))
+
+
+def _device() -> torch.device:
+    if not torch.cuda.is_available():
+        errors.print("[bold red]No GPU:[/] torch finds no CUDA device; there is bench cpu.")
+        raise typer.Exit(1)
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def _finish(
+    record: dict[str, Any], shown: list[Table], out: Path, told: str, failures: list[str]
+) -> None:
+    """Print what was found; exit code 1 where something is wrong rather than slow."""
+    console.print(tables.environment_table(record["environment"], sources.summary(record)))
+    for table in shown:
+        print_table(console, table)
+    console.print(f"Results: {out}", highlight=False, soft_wrap=True)
+    if told:
+        console.print(told, highlight=False, markup=False, soft_wrap=True)
+    for failure in failures:
+        errors.print(f"[bold red]Failed:[/] {escape(failure)}", soft_wrap=True)
+    if failures:
+        raise typer.Exit(1)
