@@ -37,7 +37,7 @@ def test_equal_scores_of_short_rows_have_equal_p() -> None:
         batch = wrong_rows.Batch(scores, k, t, None, True)
         p = solve(batch)
         assert not judge(batch, p)[0].any()
-        order = scores.argsort(-1, stable=True)
+        order = scores.argsort(dim=-1, stable=True)
         ordered, q = scores.gather(-1, order), p.gather(-1, order)
         is_equal = ordered[:, 1:] == ordered[:, :-1]
         assert torch.equal(q[:, 1:][is_equal], q[:, :-1][is_equal])

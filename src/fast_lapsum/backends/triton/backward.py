@@ -20,12 +20,11 @@ from .views import (
     across,
     coordinates,
     exist,
-    indices,
     load_scores,
     load_values,
+    part_indices,
     store_values,
     temperature_of,
-    tile_indices,
 )
 
 #: Float64 numbers that a program of a long row leaves: the shift and the :class:`Sums`.
@@ -67,7 +66,7 @@ def _threshold_of(call, threshold, row, outer, inner, COMPUTE: tl.constexpr):
 @triton.jit
 def _exponents(r, rows):
     """v = (r - b) log2(e) / t, and whether the score has a gradient at all."""
-    v = ((r - across(rows.hi, r)) - across(rows.lo, r)) * across(rows.inverse, r)
+    v = ((r - across(rows.hi)) - across(rows.lo)) * across(rows.inverse)
     is_live = tl.abs(v) < float("inf")
     return tl.where(is_live, v, 0.0), is_live
 
@@ -91,10 +90,13 @@ def _added4(a0, a1, a2, a3, b0, b1, b2, b3):
 @triton.jit
 def _least(values):
     """The least of every row."""
-    if len(values.shape) == 2:
-        return tl.min(values, 1)
-    else:
-        return tl.min(tl.min(tl.min(values, 3), 0), 1)
+    return tl.min(tl.min(tl.min(values, 3), 0), 1)
+
+
+@triton.jit
+def _added_up(values):
+    """The sum of every row."""
+    return tl.sum(tl.sum(tl.sum(values, 3), 0), 1)
 
 
 @triton.jit
@@ -103,18 +105,12 @@ def _sums(w, g, v, PER_ROW: tl.constexpr):
     if PER_ROW:
         near = _near(v)
         terms = (w, g * w, w * near, g * w * near)
-        if len(w.shape) == 2:
-            a, b, c, d = tl.reduce(terms, 1, _added4)
-        else:
-            thread = tl.reduce(tl.reduce(terms, 3, _added4), 0, _added4)
-            a, b, c, d = tl.reduce(thread, 1, _added4)
+        thread = tl.reduce(tl.reduce(terms, 3, _added4), 0, _added4)
+        a, b, c, d = tl.reduce(thread, 1, _added4)
         return Sums(a.to(tl.float64), b.to(tl.float64), c.to(tl.float64), d.to(tl.float64))
     else:
-        if len(w.shape) == 2:
-            a, b = tl.reduce((w, g * w), 1, _added2)
-        else:
-            few = tl.reduce(tl.reduce((w, g * w), 3, _added2), 0, _added2)
-            a, b = tl.reduce(few, 1, _added2)
+        few = tl.reduce(tl.reduce((w, g * w), 3, _added2), 0, _added2)
+        a, b = tl.reduce(few, 1, _added2)
         none = a.to(tl.float64) * 0
         return Sums(a.to(tl.float64), b.to(tl.float64), none, none)
 
@@ -142,13 +138,13 @@ def _row_gradients(shift, sums, rows):
 def _score_gradient(r, g, mean_grad, rows, LARGEST: tl.constexpr, COMPUTE: tl.constexpr):
     v, is_live = _exponents(r, rows)
     half_over_t = (0.5 / rows.t).to(COMPUTE)
-    weight = tl.exp2(-tl.abs(v)) * across(half_over_t, r)
-    d = (g - across(mean_grad.to(COMPUTE), r)) * weight
+    weight = tl.exp2(-tl.abs(v)) * across(half_over_t)
+    d = (g - across(mean_grad.to(COMPUTE))) * weight
     if not LARGEST:
         d = -d
     d = tl.where(is_live, d, 0.0)
-    d = tl.where(across(rows.is_limit, r), 0.0, d)
-    return tl.where(across(rows.hi != rows.hi, r), float("nan"), d)
+    d = tl.where(across(rows.is_limit), 0.0, d)
+    return tl.where(across(rows.hi != rows.hi), float("nan"), d)
 
 
 @triton.jit
@@ -171,8 +167,7 @@ def tile_backward(
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     is_row = row < call.row_count
     outer, inner = coordinates(call, row)
-    BLOCK: tl.constexpr = REPEATS * LANES * WIDTH
-    index = indices(0, BLOCK) if ROWS == 1 else tile_indices(REPEATS, LANES, WIDTH)
+    index = part_indices(0, 0, REPEATS, LANES, WIDTH)
     inside = exist(index, call.n, WIDTH) if PADDED else None
     r = load_scores(call, outer, inner, index, inside, LARGEST, WIDTH, COMPUTE)
     g = load_values(grad, outer, inner, index, inside, WIDTH).to(COMPUTE)
@@ -183,7 +178,7 @@ def tile_backward(
     if d_budget is not None:
         shift = _least(distance)
         shift = tl.where(shift < float("inf"), shift, 0.0)
-        sums = _sums(tl.exp2(across(shift, r) - distance), g, v, True)
+        sums = _sums(tl.exp2(across(shift) - distance), g, v, True)
         mean_grad, d_k, d_t = _row_gradients(shift.to(tl.float64), sums, rows)
         tl.store(d_budget + row, d_k, mask=is_row)
         tl.store(d_temperature + row, d_t, mask=is_row)
@@ -191,7 +186,7 @@ def tile_backward(
         sums = _sums(tl.exp2(-distance), g, v, False)
         mean_grad, _, _ = _row_gradients(sums.weight * 0, sums, rows)
     d = _score_gradient(r, g, mean_grad, rows, LARGEST, COMPUTE)
-    written = across(is_row, r)
+    written = across(is_row)
     if PADDED:
         written = written & inside
     store_values(out, outer, inner, index, written, d, WIDTH)
@@ -206,7 +201,8 @@ def sums_backward(
     programs,
     LARGEST: tl.constexpr,
     PER_ROW: tl.constexpr,
-    BLOCK: tl.constexpr,
+    REPEATS: tl.constexpr,
+    LANES: tl.constexpr,
     WIDTH: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
@@ -218,14 +214,15 @@ def sums_backward(
     none = tl.zeros((1,), tl.float64)
     total = Sums(none, none, none, none)
     total_shift = tl.full((1,), float("inf"), COMPUTE)
+    BLOCK: tl.constexpr = REPEATS * LANES * WIDTH
     tiles = (tl.zeros((), tl.int64) + call.n + (BLOCK - 1)) // BLOCK
     for group in range(program, tiles, programs * TILES_PER_SUM):
-        zeros = tl.zeros((1, BLOCK), COMPUTE)
+        zeros = tl.zeros((REPEATS, 1, LANES, WIDTH), COMPUTE)
         w_sums, gw_sums, wv_sums, gwv_sums = zeros, zeros, zeros, zeros
-        shifts = tl.full((1, BLOCK), float("inf"), COMPUTE)
+        shifts = tl.full((REPEATS, 1, LANES, WIDTH), float("inf"), COMPUTE)
         last = tl.minimum(group + programs * TILES_PER_SUM, tiles)
         for tile in range(group, last, programs):
-            index = indices(tile * BLOCK, BLOCK)
+            index = part_indices(tile * BLOCK, 0, REPEATS, LANES, WIDTH)
             inside = exist(index, call.n, WIDTH)
             r = load_scores(call, outer, inner, index, inside, LARGEST, WIDTH, COMPUTE)
             g = load_values(grad, outer, inner, index, inside, WIDTH).to(COMPUTE)
@@ -249,21 +246,21 @@ def sums_backward(
                 w_sums += w
                 gw_sums += g * w
         if PER_ROW:
-            nearest = tl.minimum(total_shift, tl.min(shifts, 1))
+            nearest = tl.minimum(total_shift, _least(shifts))
             anchor_all = tl.where(nearest < float("inf"), nearest, 0.0)
             kept_all = tl.exp2(anchor_all - total_shift).to(tl.float64)
-            factors = tl.exp2(anchor_all[:, None] - shifts).to(tl.float64)
+            factors = tl.exp2(across(anchor_all) - shifts).to(tl.float64)
             total = Sums(
-                total.weight * kept_all + tl.sum(w_sums.to(tl.float64) * factors, 1),
-                total.grad_weight * kept_all + tl.sum(gw_sums.to(tl.float64) * factors, 1),
-                total.weight_v * kept_all + tl.sum(wv_sums.to(tl.float64) * factors, 1),
-                total.grad_weight_v * kept_all + tl.sum(gwv_sums.to(tl.float64) * factors, 1),
+                total.weight * kept_all + _added_up(w_sums.to(tl.float64) * factors),
+                total.grad_weight * kept_all + _added_up(gw_sums.to(tl.float64) * factors),
+                total.weight_v * kept_all + _added_up(wv_sums.to(tl.float64) * factors),
+                total.grad_weight_v * kept_all + _added_up(gwv_sums.to(tl.float64) * factors),
             )
             total_shift = nearest
         else:
             total = Sums(
-                total.weight + tl.sum(w_sums.to(tl.float64), 1),
-                total.grad_weight + tl.sum(gw_sums.to(tl.float64), 1),
+                total.weight + _added_up(w_sums.to(tl.float64)),
+                total.grad_weight + _added_up(gw_sums.to(tl.float64)),
                 total.weight_v,
                 total.grad_weight_v,
             )
@@ -285,7 +282,8 @@ def scores_backward(
     programs,
     sum_programs,
     LARGEST: tl.constexpr,
-    BLOCK: tl.constexpr,
+    SUM_LANES: tl.constexpr,
+    REPEATS: tl.constexpr,
     LANES: tl.constexpr,
     WIDTH: tl.constexpr,
     COMPUTE: tl.constexpr,
@@ -295,7 +293,7 @@ def scores_backward(
     row, program = program_id // programs + tl.zeros((1,), tl.int64), program_id % programs
     outer, inner = coordinates(call, row)
     rows = _threshold_of(call, threshold, row, outer, inner, COMPUTE)
-    lane = tl.arange(0, LANES)[None, :]
+    lane = tl.arange(0, SUM_LANES)[None, :]
     has_sums = lane < sum_programs
     every = sums + (row[:, None] * sum_programs + lane) * SUMS
     weights = tl.load(every + 1, mask=has_sums, other=0.0)
@@ -318,9 +316,10 @@ def scores_backward(
     else:
         weight = tl.sum(weights, 1)
         mean_grad = tl.sum(grad_weights, 1) / tl.where(weight > 0, weight, 1.0)
+    BLOCK: tl.constexpr = REPEATS * LANES * WIDTH
     tiles = (tl.zeros((), tl.int64) + call.n + (BLOCK - 1)) // BLOCK
     for step in range(program, tiles, programs):
-        index = indices((tiles - 1 - step) * BLOCK, BLOCK)
+        index = part_indices((tiles - 1 - step) * BLOCK, 0, REPEATS, LANES, WIDTH)
         inside = exist(index, call.n, WIDTH)
         r = load_scores(call, outer, inner, index, inside, LARGEST, WIDTH, COMPUTE)
         g = load_values(grad, outer, inner, index, inside, WIDTH).to(COMPUTE)

@@ -24,20 +24,24 @@ MOST_CHUNKS = 1024
 #: A member holds its chunk where all chunks of a row are on the device at once.
 MOST_MEMBERS = 128
 SAMPLE = 2048
+#: Scores of a part that a thread holds: what is added up side by side.
+PART = 4
 
 
 class TilePlan(NamedTuple):
     """Rows that one program holds; how a tile of several is laid out over the threads of a warp."""
 
     rows: int
+    parts: int
     repeats: int
     lanes: int
     width: int
     warps: int
+    registers: int | None = None  # of a thread at most
 
     @property
     def block(self) -> int:
-        return self.repeats * self.lanes * self.width
+        return self.parts * self.repeats * self.lanes * self.width
 
     @property
     def may_fuse(self) -> bool:
@@ -62,6 +66,14 @@ class LongBackwardPlan(NamedTuple):
     sum_programs: int = 512
     write_programs: int = 1024
 
+    @property
+    def lanes(self) -> int:
+        return min(32 * self.warps, self.block // self.width)
+
+    @property
+    def repeats(self) -> int:
+        return self.block // (self.lanes * self.width)
+
 
 class TeamPlan(NamedTuple):
     """Rows that several programs share."""
@@ -73,9 +85,22 @@ class TeamPlan(NamedTuple):
     warps: int
     width: int = 1
     sample: int = SAMPLE
+    registers: int | None = None
 
     @property
     def lanes(self) -> int:
+        return min(32 * self.warps, self.block // self.width)
+
+    @property
+    def repeats(self) -> int:
+        return min(max(PART // self.width, 1), self.block // (self.lanes * self.width))
+
+    @property
+    def parts(self) -> int:
+        return self.block // (self.repeats * self.lanes * self.width)
+
+    @property
+    def chunk_lanes(self) -> int:
         return power_of_two(self.chunks)
 
 
@@ -100,10 +125,15 @@ def tile_plan(
     for longest, per_thread in tiles:
         if block <= longest:
             lanes = block // per_thread
-            width = min(width, per_thread)
-            return TilePlan(32 // lanes, per_thread // width, lanes, width, 1)
+            return _tile(32 // lanes, per_thread, lanes, width, 1)
     warps = next(warps for longest, warps in blocks if block <= longest)
-    return TilePlan(1, 1, block // width, width, warps)
+    return _tile(1, block // (32 * warps), 32 * warps, width, warps)
+
+
+def _tile(rows: int, per_thread: int, lanes: int, width: int, warps: int) -> TilePlan:
+    width = min(width, per_thread)
+    held = min(max(PART, width), per_thread)
+    return TilePlan(rows, per_thread // held, held // width, lanes, width, warps)
 
 
 def team_plan(n: int, row_count: int, itemsize: int, width: int) -> TeamPlan:

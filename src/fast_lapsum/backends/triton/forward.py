@@ -9,9 +9,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .mask import hard_mask_of, mask_of
-from .numbers import exponent_scale, smallest_normal
-from .passes import Look, Source, Survey, over_rows, read_block
+from .mask import hard_mask_of, is_in_limit, mask_of, ties_in
+from .numbers import any_row, exponent_scale, smallest_normal
+from .passes import Look, Source, Survey, block_start, over_rows, read_parts
 from .sample import sample_guess
 from .solve import Guess, guess_of, solve, survey_rows
 from .team import COUNTER_STRIDE, FIELDS, Team, collect, cross, leave
@@ -20,12 +20,10 @@ from .views import (
     budget_of,
     coordinates,
     exist,
-    indices,
-    load_scores,
+    part_indices,
     row_start,
     store_values,
     temperature_of,
-    tile_indices,
 )
 
 
@@ -55,21 +53,58 @@ def _first_score(call, outer, inner, LARGEST: tl.constexpr, COMPUTE: tl.constexp
 
 
 @triton.jit
-def _solve_tile(source, k, t, start, origin, HARD: tl.constexpr, COMPUTE: tl.constexpr):
-    """Threshold pairs and masks of rows in registers."""
+def _write_parts(
+    source,
+    r,
+    first,
+    out,
+    is_row,
+    k,
+    t,
+    pair,
+    earlier,
+    HARD: tl.constexpr,
+    ANY_LIMIT: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    """The masks of parts of rows; returns how many scores equalled the boundary by then."""
+    for part in tl.static_range(source.PARTS):
+        index = part_indices(first, part, source.REPEATS, source.LANES, source.WIDTH)
+        written = across(is_row)
+        if source.PADDED:
+            written = written & exist(index, source.call.n, source.WIDTH)
+        if HARD:
+            p = hard_mask_of(r[part], k, pair.hi, pair.above, earlier, COMPUTE)
+            earlier += ties_in(r[part], pair.hi).to(tl.float64)
+        else:
+            p = mask_of(r[part], pair.hi, pair.lo, t, ANY_LIMIT, COMPUTE)
+        store_values(out, source.outer, source.inner, index, written, p, source.WIDTH)
+    return earlier
+
+
+@triton.jit
+def _solve_tile(
+    source, out, is_row, k, t, start, origin, HARD: tl.constexpr, COMPUTE: tl.constexpr
+):
+    """Threshold pairs of rows in registers, and their masks, which are written."""
     survey, mean, square = survey_rows(source, origin, source.call.n, COMPUTE)
     is_hard = t < smallest_normal(COMPUTE)
     guess = guess_of(survey, origin, mean, square, k, t, start, is_hard, COMPUTE)
     meetings = tl.zeros((), tl.int32)  # there is nobody to meet
     pair, _ = solve(source, survey, k, t, is_hard, guess, None, meetings, COMPUTE)
+    r = source.r
+    none = 0.0 * k
     if HARD:
         is_ranked = t >= 0
         near = guess_of(survey, origin, mean, square, k, t, start, is_ranked, COMPUTE)
-        boundary, _ = solve(source, survey, k, t, is_ranked, near, None, meetings, COMPUTE)
-        p = hard_mask_of(source.r, k, boundary.hi, boundary.above, 0.0 * k, COMPUTE)
+        ranked, _ = solve(source, survey, k, t, is_ranked, near, None, meetings, COMPUTE)
+        _write_parts(source, r, 0, out, is_row, k, t, ranked, none, True, False, COMPUTE)
     else:
-        p = mask_of(source.r, pair.hi, pair.lo, t, COMPUTE)
-    return pair, p
+        if any_row(is_in_limit(pair.hi, t, COMPUTE)):
+            _write_parts(source, r, 0, out, is_row, k, t, pair, none, False, True, COMPUTE)
+        else:
+            _write_parts(source, r, 0, out, is_row, k, t, pair, none, False, False, COMPUTE)
+    return pair
 
 
 @triton.jit
@@ -82,98 +117,133 @@ def tile_forward(
     HARD: tl.constexpr,
     PADDED: tl.constexpr,
     ROWS: tl.constexpr,
+    PARTS: tl.constexpr,
     REPEATS: tl.constexpr,
     LANES: tl.constexpr,
     WIDTH: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
-    """Masks and threshold pairs of ROWS rows, held in registers from load to mask.
-
-    A tile of short rows is laid out as :func:`tile_indices` says; one row alone is one block.
-    """
-    BLOCK: tl.constexpr = REPEATS * LANES * WIDTH
+    """Masks and threshold pairs of ROWS rows, held in registers from load to mask."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     is_row = row < call.row_count
     outer, inner = coordinates(call, row)
-    index = indices(0, BLOCK) if ROWS == 1 else tile_indices(REPEATS, LANES, WIDTH)
-    inside = exist(index, call.n, WIDTH) if PADDED else None
-    r = load_scores(call, outer, inner, index, inside, LARGEST, WIDTH, COMPUTE)
+    r = read_parts(
+        # fmt: off
+        Source(
+            None,
+            0,
+            call,
+            outer,
+            inner,
+            None,
+            1,
+            True,
+            PADDED,
+            LARGEST,
+            PARTS,
+            REPEATS,
+            LANES,
+            WIDTH,
+            1,
+        ),
+        # fmt: on
+        0,
+        COMPUTE,
+    )
     k = budget_of(call, outer, inner)
     t = temperature_of(call, outer, inner)
     start = _warm_start_of(warm_start, outer, inner, LARGEST, COMPUTE)
     origin = _first_score(call, outer, inner, LARGEST, COMPUTE)
-    pair, p = _solve_tile(
-        Source(r, inside, call, outer, inner, None, 1, True, LARGEST, BLOCK, 1, WIDTH),
-        *(k, t, start, origin, HARD, COMPUTE),
+    pair = _solve_tile(
+        # fmt: off
+        Source(
+            r,
+            0,
+            call,
+            outer,
+            inner,
+            None,
+            1,
+            True,
+            PADDED,
+            LARGEST,
+            PARTS,
+            REPEATS,
+            LANES,
+            WIDTH,
+            1,
+        ),
+        # fmt: on
+        *(out, is_row, k, t, start, origin, HARD, COMPUTE),
     )
-    written = across(is_row, r)
-    if PADDED:
-        written = written & inside
-    store_values(out, outer, inner, index, written, p, WIDTH)
     _store_pair(threshold, row, pair.hi, pair.lo, is_row)
 
 
 @triton.jit
-def _ties_in(r, boundary):
-    return tl.sum((r == boundary[:, None]).to(tl.int32), 1)
+def _ties_of_parts(source, r, boundary):
+    ties = ties_in(r[0], boundary)
+    for part in tl.static_range(1, source.PARTS):
+        ties += ties_in(r[part], boundary)
+    return ties
 
 
 @triton.jit
 def _count_ties(source, pair, crossings, COMPUTE: tl.constexpr):
     """Every member leaves how many scores of its chunks equal the boundary."""
     if source.HELD:
-        ties = _ties_in(source.r, pair.hi)
-        leave((ties,), source.team, source.team.member, crossings, source.LANES)
+        ties = _ties_of_parts(source, source.r, pair.hi)
+        leave((ties,), source.team, source.team.member, crossings, source.CHUNK_LANES)
     else:
         for chunk in range(source.team.member, source.team.chunks, source.team.size):
             total = tl.zeros((1,), tl.int64)
             for block in range(source.blocks):
-                _, _, r = read_block(source, chunk, block, COMPUTE)
-                total += _ties_in(r, pair.hi)
-            leave((total,), source.team, chunk, crossings, source.LANES)
+                r = read_parts(source, block_start(source, chunk, block), COMPUTE)
+                total += _ties_of_parts(source, r, pair.hi)
+            leave((total,), source.team, chunk, crossings, source.CHUNK_LANES)
     cross(source.team, crossings)
 
 
 @triton.jit
 def _ties_before(source, chunk, crossings):
     """How many scores of earlier chunks equal the boundary, from what was left at a meeting."""
-    counts = collect(source.team, crossings, 0, 0.0, source.LANES)
-    lane = tl.arange(0, source.LANES)[None, :]
+    counts = collect(source.team, crossings, 0, 0.0, source.CHUNK_LANES)
+    lane = tl.arange(0, source.CHUNK_LANES)[None, :]
     return tl.sum(tl.where(lane < chunk, counts, 0.0), 1)
 
 
 @triton.jit
-def _write(
-    source, out, index, inside, r, k, t, pair, earlier, HARD: tl.constexpr, COMPUTE: tl.constexpr
+def _write_chunks(
+    source,
+    out,
+    k,
+    t,
+    pair,
+    crossings,
+    HARD: tl.constexpr,
+    ANY_LIMIT: tl.constexpr,
+    COMPUTE: tl.constexpr,
 ):
-    if HARD:
-        p = hard_mask_of(r, k, pair.hi, pair.above, earlier, COMPUTE)
-    else:
-        p = mask_of(r, pair.hi, pair.lo, t, COMPUTE)
-    store_values(out, source.outer, source.inner, index, inside, p, source.WIDTH)
-
-
-@triton.jit
-def _write_chunks(source, out, k, t, pair, crossings, HARD: tl.constexpr, COMPUTE: tl.constexpr):
     """A member's part of the mask."""
+    is_row = k == k
+    is_row = is_row | (~is_row)  # every member writes
     if source.HELD:
-        member = tl.zeros((), tl.int64) + source.team.member
-        index = indices(member * source.BLOCK, source.BLOCK)
         earlier = 0.0 * k
         if HARD:
             earlier = _ties_before(source, source.team.member, crossings)
         r = source.r
-        _write(source, out, index, source.inside, r, k, t, pair, earlier, HARD, COMPUTE)
+        first = source.first
+        _write_parts(source, r, first, out, is_row, k, t, pair, earlier, HARD, ANY_LIMIT, COMPUTE)
     else:
         for chunk in range(source.team.member, source.team.chunks, source.team.size):
             before = 0.0 * k
             if HARD:
                 before = _ties_before(source, chunk, crossings)
             for block in range(source.blocks):
-                index, inside, r = read_block(source, chunk, block, COMPUTE)
-                _write(source, out, index, inside, r, k, t, pair, before, HARD, COMPUTE)
-                if HARD:
-                    before += _ties_in(r, pair.hi).to(tl.float64)
+                start = block_start(source, chunk, block)
+                r = read_parts(source, start, COMPUTE)
+                before = _write_parts(
+                    source, r, start, out, is_row, k, t, pair, before, HARD, ANY_LIMIT, COMPUTE
+                )
 
 
 @triton.jit
@@ -197,7 +267,9 @@ def _solve_shared_row(
     t = temperature_of(call, outer, inner)
     start = _warm_start_of(warm_start, outer, inner, LARGEST, COMPUTE)
     is_hard = t < smallest_normal(COMPUTE)
-    b, error = sample_guess(call, outer, inner, k, t, is_hard, LARGEST, SAMPLE, COMPUTE)
+    b, error = sample_guess(
+        call, outer, inner, k, t, is_hard, LARGEST, SAMPLE, source.LANES, COMPUTE
+    )
     is_warm = (start == start) & (~is_hard)
     b = tl.where(is_warm, start, b)
     error = tl.where(is_warm, 0.0, error)
@@ -214,10 +286,13 @@ def _solve_shared_row(
         near = Guess(pair.hi, tl.maximum(t.to(COMPUTE), error))
         boundary, crossings = solve(source, survey, k, t, t >= 0, near, None, crossings, COMPUTE)
         _count_ties(source, boundary, crossings, COMPUTE)
-        _write_chunks(source, out, k, t, boundary, crossings, HARD, COMPUTE)
+        _write_chunks(source, out, k, t, boundary, crossings, True, False, COMPUTE)
         crossings += 1
     else:
-        _write_chunks(source, out, k, t, pair, crossings, HARD, COMPUTE)
+        if any_row(is_in_limit(pair.hi, t, COMPUTE)):
+            _write_chunks(source, out, k, t, pair, crossings, False, True, COMPUTE)
+        else:
+            _write_chunks(source, out, k, t, pair, crossings, False, False, COMPUTE)
     return crossings
 
 
@@ -235,9 +310,11 @@ def team_forward(
     LARGEST: tl.constexpr,
     HARD: tl.constexpr,
     HELD: tl.constexpr,
-    BLOCK: tl.constexpr,
+    PARTS: tl.constexpr,
+    REPEATS: tl.constexpr,
     LANES: tl.constexpr,
     WIDTH: tl.constexpr,
+    CHUNK_LANES: tl.constexpr,
     SAMPLE: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
@@ -249,27 +326,57 @@ def team_forward(
     program = tl.program_id(0)
     number, member = program // size, program % size
     team_count = tl.num_programs(0) // size
-    partials += number.to(tl.int64) * (2 * FIELDS * LANES)
+    partials += number.to(tl.int64) * (2 * FIELDS * CHUNK_LANES)
     team = Team(partials, counters + number * COUNTER_STRIDE, member, size, chunks)
     crossings = tl.zeros((), tl.int32)
     for row_number in range(number, call.row_count, team_count):
         row = tl.zeros((1,), tl.int64) + row_number
         outer, inner = coordinates(call, row)
+        first = (tl.zeros((), tl.int64) + member) * (PARTS * REPEATS * LANES * WIDTH)
         r = None
-        inside = None
         if HELD:
-            first = (tl.zeros((), tl.int64) + member) * BLOCK
-            index = indices(first, BLOCK)
-            inside = exist(index, call.n, WIDTH)
-            r = load_scores(call, outer, inner, index, inside, LARGEST, WIDTH, COMPUTE)
+            r = read_parts(
+                # fmt: off
+                Source(
+                    None,
+                    first,
+                    call,
+                    outer,
+                    inner,
+                    team,
+                    blocks,
+                    HELD,
+                    True,
+                    LARGEST,
+                    PARTS,
+                    REPEATS,
+                    LANES,
+                    WIDTH,
+                    CHUNK_LANES,
+                ),
+                # fmt: on
+                first,
+                COMPUTE,
+            )
         crossings = _solve_shared_row(
-            Source(r, inside, call, outer, inner, team, blocks, HELD, LARGEST, BLOCK, LANES, WIDTH),
-            warm_start,
-            out,
-            threshold,
-            row,
-            crossings,
-            HARD,
-            SAMPLE,
-            COMPUTE,
+            # fmt: off
+            Source(
+                r,
+                first,
+                call,
+                outer,
+                inner,
+                team,
+                blocks,
+                HELD,
+                True,
+                LARGEST,
+                PARTS,
+                REPEATS,
+                LANES,
+                WIDTH,
+                CHUNK_LANES,
+            ),
+            # fmt: on
+            *(warm_start, out, threshold, row, crossings, HARD, SAMPLE, COMPUTE),
         )

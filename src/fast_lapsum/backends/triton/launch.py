@@ -181,7 +181,7 @@ def _backward_tiles(
         LARGEST=largest,
         PADDED=call.n != plan.block,
         ROWS=plan.rows,
-        REPEATS=plan.repeats,
+        REPEATS=plan.parts * plan.repeats,
         LANES=plan.lanes,
         WIDTH=plan.width,
         COMPUTE=compute,
@@ -214,7 +214,8 @@ def _backward_long(
         summing,
         LARGEST=largest,
         PER_ROW=d_rows[0] is not None,
-        BLOCK=plan.block,
+        REPEATS=plan.repeats,
+        LANES=plan.lanes,
         WIDTH=plan.width,
         COMPUTE=compute,
         num_warps=plan.warps,
@@ -229,8 +230,9 @@ def _backward_long(
         writing,
         summing,
         LARGEST=largest,
-        BLOCK=plan.block,
-        LANES=power_of_two(summing),
+        SUM_LANES=power_of_two(summing),
+        REPEATS=plan.repeats,
+        LANES=plan.lanes,
         WIDTH=plan.width,
         COMPUTE=compute,
         num_warps=plan.warps,
@@ -262,11 +264,13 @@ def _launch_tiles(
         HARD=hard,
         PADDED=call.n != plan.block,
         ROWS=plan.rows,
+        PARTS=plan.parts,
         REPEATS=plan.repeats,
         LANES=plan.lanes,
         WIDTH=plan.width,
         COMPUTE=compute,
         num_warps=plan.warps,
+        maxnreg=plan.registers,
         enable_fp_fusion=plan.may_fuse,
     )
 
@@ -284,7 +288,7 @@ def _launch_teams(
     device = pairs.device
     size, teams = team_count(device, plan, call.row_count)
     partials = torch.empty(
-        teams * 2 * FIELDS.value * plan.lanes, dtype=torch.float64, device=device
+        teams * 2 * FIELDS.value * plan.chunk_lanes, dtype=torch.float64, device=device
     )
     counters = torch.zeros(teams * COUNTER_STRIDE.value, dtype=torch.int32, device=device)
     team_forward[(teams * size,)](
@@ -300,11 +304,14 @@ def _launch_teams(
         LARGEST=largest,
         HARD=hard,
         HELD=plan.is_held and size == plan.chunks,
-        BLOCK=plan.block,
+        PARTS=plan.parts,
+        REPEATS=plan.repeats,
         LANES=plan.lanes,
         WIDTH=plan.width,
+        CHUNK_LANES=plan.chunk_lanes,
         SAMPLE=plan.sample,
         COMPUTE=compute,
         num_warps=plan.warps,
+        maxnreg=plan.registers,
         launch_cooperative_grid=True,
     )

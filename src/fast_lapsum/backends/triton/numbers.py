@@ -43,6 +43,14 @@ def as_finite(x, COMPUTE: tl.constexpr):
 
 
 @triton.jit
+def sum_of_two(a, b, COMPUTE: tl.constexpr):
+    """a + b as the number next to it, kept finite, and what is missing: exact (Knuth)."""
+    hi = as_finite(a + b, COMPUTE)
+    of_b = hi - a
+    return hi, (a - (hi - of_b)) + (b - of_b)
+
+
+@triton.jit
 def negligible_step(COMPUTE: tl.constexpr):
     """|d| / t below which what the step crosses cannot matter.
 
@@ -104,10 +112,11 @@ def model_factor(count_excess, sum_below, sum_above):
 
 
 @triton.jit
-def logit(mass, count):
-    """log(mass / (count - mass)), kept finite."""
-    clipped = tl.minimum(tl.maximum(mass, 0.25), count - 0.25)
-    return tl.log(clipped / (count - clipped))
+def lift_of(excess, target, count):
+    """By how much the logit of a mass out of ``count`` is over that of the target, kept finite."""
+    wanted = tl.minimum(tl.maximum(target, 0.25), count - 0.25)
+    mass = tl.minimum(tl.maximum(target + excess, 0.25), count - 0.25)
+    return tl.log(mass / wanted * ((count - wanted) / (count - mass)))
 
 
 @triton.jit

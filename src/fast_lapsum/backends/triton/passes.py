@@ -1,7 +1,8 @@
 """What one pass over a row's scores tells: counts, tail sums, extremes, for a trial threshold.
 
 Every pass is a KIND: its terms for each score, and how two of them are added. It runs over scores
-in registers, over a row that a program reads block by block, or over a row that a team shares.
+in registers, or over a row that a team shares, in registers or read again. What a program has at a
+time is in parts, which are added score by score before any thread hears of another.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import triton
 import triton.language as tl
 
 from .team import collect, cross, leave
-from .views import across, exist, indices, load_scores
+from .views import across, exist, load_scores, part_indices
 
 
 class Source(NamedTuple):
@@ -22,18 +23,21 @@ class Source(NamedTuple):
     never given a name before.
     """
 
-    r: Any  # [rows, BLOCK] in registers, where they are HELD
-    inside: Any  # which of them exist; None: all
+    r: Any  # a tuple of parts in registers, where they are HELD
+    first: Any  # index of the first of them
     call: Any
     outer: Any
     inner: Any
     team: Any  # None: every row is in this program alone
     blocks: Any  # of a chunk, where they are not HELD
     HELD: Any
+    PADDED: Any
     LARGEST: Any
-    BLOCK: Any
+    PARTS: Any
+    REPEATS: Any
     LANES: Any
     WIDTH: Any
+    CHUNK_LANES: Any
 
 
 class Survey(NamedTuple):
@@ -125,12 +129,15 @@ def _reduced(terms, AXIS: tl.constexpr, KIND: tl.constexpr):
 
 
 @triton.jit
+def _of_threads(terms, KIND: tl.constexpr):
+    """Terms of scores added up to one number per row and thread."""
+    return _reduced(_reduced(terms, 3, KIND), 0, KIND)
+
+
+@triton.jit
 def _summed(terms, KIND: tl.constexpr):
     """Terms of scores added up to one number per row: what a thread has first."""
-    if len(terms[0].shape) == 2:
-        return _reduced(terms, 1, KIND)
-    else:
-        return _reduced(_reduced(_reduced(terms, 3, KIND), 0, KIND), 1, KIND)
+    return _reduced(_of_threads(terms, KIND), 1, KIND)
 
 
 @triton.jit
@@ -144,6 +151,8 @@ def _joined(a, b, KIND: tl.constexpr):
         return _add_pass(*a, *b)
     elif KIND == "strict":
         return _add_strict(*a, *b)
+    elif KIND == "moments":
+        return _add_moments(*a, *b)
     elif KIND == "survey":
         return _add_survey(*a, *b)
     else:
@@ -172,8 +181,8 @@ def _decay(distance, inverse):
 
 @triton.jit
 def _look_terms(r, b, half_window, inverse, COMPUTE: tl.constexpr):
-    b, half_window = across(b, r), across(half_window, r)
-    e = _decay(r - b, across(inverse, r))
+    b, half_window = across(b), across(half_window)
+    e = _decay(r - b, across(inverse))
     is_above = r > b
     return (
         is_above.to(COMPUTE),
@@ -187,7 +196,7 @@ def _look_terms(r, b, half_window, inverse, COMPUTE: tl.constexpr):
 @triton.jit
 def _survey_terms(r, inside, origin, COMPUTE: tl.constexpr):
     is_finite = tl.abs(r) < float("inf")
-    distance = tl.where(is_finite, r - across(origin, r), 0.0)
+    distance = tl.where(is_finite, r - across(origin), 0.0)
     return (
         is_finite.to(COMPUTE),
         (r == float("inf")).to(COMPUTE),
@@ -204,16 +213,16 @@ def _terms(r, inside, at, KIND: tl.constexpr, COMPUTE: tl.constexpr):
     """The terms of every score of [rows, lanes]; ``at`` is what the KIND looks at, per row."""
     if KIND == "glance":
         b, inverse = at
-        e = _decay(r - across(b, r), across(inverse, r))
-        is_above = r > across(b, r)
+        e = _decay(r - across(b), across(inverse))
+        is_above = r > across(b)
         return is_above.to(COMPUTE), tl.where(is_above, 0.0, e), tl.where(is_above, e, 0.0)
     elif KIND == "look":
         b, half_window, inverse = at
         return _look_terms(r, b, half_window, inverse, COMPUTE)
     elif KIND == "pass":
         b, inverse = at
-        e = _decay(r - across(b, r), across(inverse, r))
-        is_above = r > across(b, r)
+        e = _decay(r - across(b), across(inverse))
+        is_above = r > across(b)
         return (
             is_above.to(COMPUTE),
             tl.where(is_above, 0.0, e),
@@ -223,22 +232,22 @@ def _terms(r, inside, at, KIND: tl.constexpr, COMPUTE: tl.constexpr):
         )
     elif KIND == "strict":
         b, inverse = at
-        is_below = r < across(b, r)
-        e = _decay(r - across(b, r), across(inverse, r))
+        is_below = r < across(b)
+        e = _decay(r - across(b), across(inverse))
         below = tl.where(is_below, r, float("-inf"))
-        return (r == across(b, r)).to(COMPUTE), tl.where(is_below, e, 0.0), below
+        return (r == across(b)).to(COMPUTE), tl.where(is_below, e, 0.0), below
     elif KIND == "tails":
         lower, upper, from_lower, from_upper, inverse = at
-        is_above = r >= across(upper, r)
-        below = tl.exp2((r - across(from_lower, r)) * across(inverse, r))
-        higher = tl.exp2((across(from_upper, r) - r) * across(inverse, r))
+        is_above = r >= across(upper)
+        below = tl.exp2((r - across(from_lower)) * across(inverse))
+        higher = tl.exp2((across(from_upper) - r) * across(inverse))
         return (
             is_above.to(COMPUTE),
-            tl.where(r <= across(lower, r), below, 0.0),
+            tl.where(r <= across(lower), below, 0.0),
             tl.where(is_above, higher, 0.0),
         )
     elif KIND == "moments":
-        distance = r - across(at[0], r)
+        distance = r - across(at[0])
         low = r
         high = r
         if inside is not None:
@@ -256,6 +265,51 @@ def _terms(r, inside, at, KIND: tl.constexpr, COMPUTE: tl.constexpr):
         return finite, infinite, nans, low, high, above, below, higher, beyond, within
 
 
+@triton.constexpr_function
+def _fields(kind: str) -> int:
+    """How many numbers a KIND gives."""
+    return {"look": 5, "pass": 5, "survey": 7, "first": 10}.get(kind, 3)
+
+
+@triton.jit
+def read_parts(source, first, COMPUTE: tl.constexpr):
+    """The parts of a row from the index ``first`` on."""
+    r = ()
+    LARGEST: tl.constexpr = source.LARGEST
+    WIDTH: tl.constexpr = source.WIDTH
+    for part in tl.static_range(source.PARTS):
+        index = part_indices(first, part, source.REPEATS, source.LANES, source.WIDTH)
+        inside = exist(index, source.call.n, source.WIDTH) if source.PADDED else None
+        scores = load_scores(
+            source.call, source.outer, source.inner, index, inside, LARGEST, WIDTH, COMPUTE
+        )
+        r = r + (scores,)
+    return r
+
+
+@triton.jit
+def block_start(source, chunk, block):
+    """The index where a block of a chunk begins."""
+    BLOCK: tl.constexpr = source.PARTS * source.REPEATS * source.LANES * source.WIDTH
+    return ((tl.zeros((), tl.int64) + chunk) * source.blocks + block) * BLOCK
+
+
+@triton.jit
+def _over_parts(source, r, first, at, KIND: tl.constexpr, COMPUTE: tl.constexpr):
+    """The terms of all parts, added score by score."""
+    for part in tl.static_range(source.PARTS):
+        inside = None
+        if KIND == "moments" and source.PADDED:
+            index = part_indices(first, part, source.REPEATS, source.LANES, source.WIDTH)
+            inside = exist(index, source.call.n, source.WIDTH)
+        terms = _terms(r[part], inside, at, KIND, COMPUTE)
+        if part == 0:
+            total = terms
+        else:
+            total = _joined(total, terms, KIND)
+    return total
+
+
 @triton.jit
 def _wide(found):
     """The same numbers in float64."""
@@ -266,15 +320,18 @@ def _wide(found):
 
 
 @triton.jit
-def read_block(source, chunk, block, COMPUTE: tl.constexpr):
-    """A block of a chunk: its indices, which of them exist, and the scores there."""
-    first = ((tl.zeros((), tl.int64) + chunk) * source.blocks + block) * source.BLOCK
-    index = indices(first, source.BLOCK)
-    inside = exist(index, source.call.n, source.WIDTH)
-    LARGEST: tl.constexpr = source.LARGEST
-    WIDTH: tl.constexpr = source.WIDTH
-    r = load_scores(source.call, source.outer, source.inner, index, inside, LARGEST, WIDTH, COMPUTE)
-    return index, inside, r
+def _over_chunk(source, chunk, at, KIND: tl.constexpr, COMPUTE: tl.constexpr):
+    """A pass over a chunk that is read block by block, added up in float64."""
+    total = ()
+    for field in tl.static_range(_fields(KIND)):
+        nothing = tl.full((1, source.LANES), _nothing(KIND, field), tl.float64)
+        total = total + (nothing,)  # type: ignore[assignment]
+    for block in range(source.blocks):
+        first = block_start(source, chunk, block)
+        r = read_parts(source, first, COMPUTE)
+        terms = _over_parts(source, r, first, at, KIND, COMPUTE)
+        total = _joined(total, _wide(_of_threads(terms, KIND)), KIND)
+    return _reduced(total, 1, KIND)
 
 
 @triton.jit
@@ -282,32 +339,23 @@ def over_rows(source, at, crossings, KIND: tl.constexpr, COMPUTE: tl.constexpr):
     """One pass of a KIND over all scores of each row, and how often its team has met by now."""
     team = source.team
     if team is None:
-        return _summed(_terms(source.r, source.inside, at, KIND, COMPUTE), KIND), crossings
+        terms = _over_parts(source, source.r, source.first, at, KIND, COMPUTE)
+        return _summed(terms, KIND), crossings
     else:
-        LANES: tl.constexpr = source.LANES
+        LANES: tl.constexpr = source.CHUNK_LANES
         if source.HELD:
-            found = _summed(_terms(source.r, source.inside, at, KIND, COMPUTE), KIND)
-            leave(found, team, team.member, crossings, LANES)
+            terms = _over_parts(source, source.r, source.first, at, KIND, COMPUTE)
+            leave(_summed(terms, KIND), team, team.member, crossings, LANES)
         else:
             for chunk in range(team.member, team.chunks, team.size):
-                _, inside, r = read_block(source, chunk, 0, COMPUTE)
-                total = _wide(_summed(_terms(r, inside, at, KIND, COMPUTE), KIND))
-                for block in range(1, source.blocks):
-                    _, inside, r = read_block(source, chunk, block, COMPUTE)
-                    more = _wide(_summed(_terms(r, inside, at, KIND, COMPUTE), KIND))
-                    total = _joined(total, more, KIND)
-                leave(total, team, chunk, crossings, LANES)
+                found = _over_chunk(source, chunk, at, KIND, COMPUTE)
+                leave(found, team, chunk, crossings, LANES)
         cross(team, crossings)
         every = ()
-        is_short: tl.constexpr = KIND == "glance" or KIND == "tails" or KIND == "strict"
-        is_long: tl.constexpr = KIND == "survey" or KIND == "first"
-        FIELD_COUNT: tl.constexpr = (
-            3 if is_short else 5 if not is_long else 7 if KIND == "survey" else 10
-        )
-        for field in tl.static_range(FIELD_COUNT):
+        for field in tl.static_range(_fields(KIND)):
             part = collect(team, crossings, field, _nothing(KIND, field), LANES)
             every = every + (part,)  # type: ignore[assignment]
-        return _summed(every, KIND), crossings + 1
+        return _reduced(every, 1, KIND), crossings + 1
 
 
 @triton.jit

@@ -18,11 +18,12 @@ from .numbers import (
     as_finite,
     hypotenuse,
     interpolate,
-    logit,
+    lift_of,
     middle_float,
     model_factor,
     negligible_step,
     next_float,
+    sum_of_two,
 )
 from .passes import look_around, measure, over_rows
 
@@ -38,27 +39,19 @@ class Row(NamedTuple):
     """What is looked for in each row."""
 
     k: Any  # float64
-    t: Any  # float64
-    t_compute: Any  # the same, in the dtype that is computed in
+    t: Any
     inverse: Any  # log2(e) / t
     count: Any  # of scores that the budget is for
     is_hard: Any
 
 
 class Bracket(NamedTuple):
-    """Numbers that hold the root. The lifts are for guidance only.
-
-    A lift is by how much the logit of the mass there is over that of the budget. That of an end
-    which stays while the other one moves twice is halved (the Illinois rule), so that a far end
-    does not hold the interpolation back; ``last`` is 1 if the left end moved last, -1 if the right
-    one did.
-    """
+    """Numbers that hold the root, and how far the mass there is from the target: for guidance."""
 
     left: Any
     right: Any
-    lift_left: Any
-    lift_right: Any
-    last: Any
+    over_left: Any
+    over_right: Any
 
 
 class Trial(NamedTuple):
@@ -104,25 +97,19 @@ def _minus_budget(count, k, COMPUTE: tl.constexpr):
 @triton.jit
 def bracket_of(left, right, count, target_mass):
     """The bracket before any pass: half a score from all mass, and from none."""
-    wanted = logit(target_mass, count)
-    lift_left = logit(count - 0.5, count) - wanted
-    return Bracket(left, right, lift_left, logit(0.5 + 0.0 * count, count) - wanted, 0.0 * count)
+    return Bracket(left, right, count - 0.5 - target_mass, 0.5 - target_mass)
 
 
 @triton.jit
-def _narrowed(bracket, b, excess, target_mass, count, is_live):
+def _narrowed(bracket, b, excess, is_live):
     """The bracket with the trial b, whose mass is over the target by ``excess``, as an end."""
     is_left = is_live & (excess >= 0)
     is_right = is_live & (excess < 0)
-    lift = logit(target_mass + excess, count) - logit(target_mass, count)
-    stays_left = tl.where(is_right & (bracket.last < 0), 0.5, 1.0) * bracket.lift_left
-    stays_right = tl.where(is_left & (bracket.last > 0), 0.5, 1.0) * bracket.lift_right
     return Bracket(
         tl.where(is_left, b, bracket.left),
         tl.where(is_right, b, bracket.right),
-        tl.where(is_left, lift, stays_left),
-        tl.where(is_right, lift, stays_right),
-        tl.where(is_left, 1.0, tl.where(is_right, -1.0, bracket.last)),
+        tl.where(is_left, excess, bracket.over_left),
+        tl.where(is_right, excess, bracket.over_right),
     )
 
 
@@ -134,10 +121,9 @@ def approach(source, row, bracket, guess, error, is_live, first, crossings, COMP
     enough is exact. At lower ones counts in a window around the trial say how far to go, and how
     narrow the next window may be. ``first`` is a look at the guess that was taken before, or None.
     """
-    target_mass = row.k.to(COMPUTE)
     b = tl.minimum(tl.maximum(guess, bracket.left), bracket.right)
     half_window = 3 * error
-    is_coarse = half_window > 0.5 * row.t_compute
+    is_coarse = half_window > 0.5 * row.t
     is_exact = is_live & (row.k != row.k)
     step = tl.zeros_like(b)
     spacing = tl.zeros_like(b)
@@ -164,7 +150,7 @@ def approach(source, row, bracket, guess, error, is_live, first, crossings, COMP
         excess = (count_excess + 0.5 * (below - higher)).to(COMPUTE)
         # A look does not count the scores that equal b: the boundary may be b itself.
         end = tl.where(row.is_hard & (excess < 0), next_float(b, COMPUTE), b)
-        bracket = _narrowed(bracket, end, excess, target_mass, row.count, is_going)
+        bracket = _narrowed(bracket, end, excess, is_going)
         is_more = is_going & (row.k != row.k)
         if any_row(is_going & (~is_coarse)):
             relative = tl.log(
@@ -172,9 +158,9 @@ def approach(source, row, bracket, guess, error, is_live, first, crossings, COMP
             )
             is_stepping = is_going & (~is_coarse)
             is_short = tl.abs(relative) <= negligible_step(COMPUTE)
-            step = tl.where(is_stepping, row.t_compute * relative, step)
+            step = tl.where(is_stepping, row.t * relative, step)
             tails = (below + higher).to(COMPUTE)
-            slope = tl.where(is_stepping, 0.5 * tails / row.t_compute, slope)
+            slope = tl.where(is_stepping, 0.5 * tails / row.t, slope)
             is_exact = is_exact | (is_stepping & is_short)
             b = tl.where(is_stepping & (~is_short), b + step, b)
             is_near = (~is_short) & (tl.abs(relative) < 1) & (looks < MOST_STEPS)
@@ -195,7 +181,7 @@ def approach(source, row, bracket, guess, error, is_live, first, crossings, COMP
             half_window = tl.where(is_windowed, narrower, half_window)
             spacing = tl.where(is_windowed, per_score, spacing)
             slope = tl.where(is_windowed, 1 / per_score, slope)
-            is_many = (ranks > 16) & (row.is_hard | (half_window > 0.5 * row.t_compute))
+            is_many = (ranks > 16) & (row.is_hard | (half_window > 0.5 * row.t))
             # An empty window says nothing of how far to go: the iteration sees the nearest scores.
             is_worth = (looks < MOST_WINDOWS) & (near_by > 0)
             is_more = is_more | (is_windowed & ((~is_inside) | is_many) & is_worth)
@@ -207,14 +193,20 @@ def approach(source, row, bracket, guess, error, is_live, first, crossings, COMP
 def iterate(source, row, bracket, trial, is_live, crossings, COMPUTE: tl.constexpr):
     """Iterate the closed form until a pass certifies itself.
 
-    The root lies in the bracket. The lifts at both ends guide the interpolation, and at first the
-    mean distance of scores near the trial, where it is known (not 0).
+    The root lies in the bracket. Between its ends the logit of the mass is interpolated: a lift is
+    by how much it is over that of the budget. The lift of an end which stays while the other one
+    moves twice is halved (the Illinois rule), so that a far end does not hold the interpolation
+    back; ``last`` is 1 if the left end moved last, -1 if the right one did. At first the mean
+    distance of scores near the trial leads, where it is known (not 0).
     """
-    t = row.t_compute
+    t = row.t
     target_mass = row.k.to(COMPUTE)
     start = trial.b
     is_between = (bracket.left < start) & (start < bracket.right)
-    b = interpolate(bracket.left, bracket.right, bracket.lift_left, bracket.lift_right, COMPUTE)
+    lift_left = lift_of(bracket.over_left, target_mass, row.count)
+    lift_right = lift_of(bracket.over_right, target_mass, row.count)
+    last = 0.0 * start
+    b = interpolate(bracket.left, bracket.right, lift_left, lift_right, COMPUTE)
     b = tl.where(is_between, start, b)
     is_found = is_live & (row.k != row.k)
     is_direct = is_live & (row.k != row.k)
@@ -250,11 +242,19 @@ def iterate(source, row, bracket, trial, is_live, crossings, COMPUTE: tl.constex
         next_upper = tl.where((~rising) & has_equal, b, totals.nearest_above)
         relative = tl.log(model_factor(count_excess, sum_below, sum_above))
         next_step = t * relative
-        bracket = _narrowed(bracket, b, excess, target_mass, row.count, is_going)
+        bracket = _narrowed(bracket, b, excess, is_going)
+        lift = lift_of(excess, target_mass, row.count)
+        is_left = is_going & rising
+        is_right = is_going & (~rising)
+        stays_left = tl.where(is_right & (last < 0), 0.5, 1.0) * lift_left
+        stays_right = tl.where(is_left & (last > 0), 0.5, 1.0) * lift_right
+        lift_left = tl.where(is_left, lift, stays_left)
+        lift_right = tl.where(is_right, lift, stays_right)
+        last = tl.where(is_left, 1.0, tl.where(is_right, -1.0, last))
 
         end = tl.where(rising, next_upper, next_lower)
-        inner_left = tl.where(is_going & rising, end, inner_left)
-        inner_right = tl.where(is_going & (~rising), end, inner_right)
+        inner_left = tl.where(is_left, end, inner_left)
+        inner_right = tl.where(is_right, end, inner_right)
         # Compared as distances: b + step would round to a score that it must not reach.
         before_end = tl.where(rising, next_step <= end - b, next_step >= end - b)
         # The step of a vanished sum is infinite, and so is a distance over the largest number.
@@ -285,9 +285,7 @@ def iterate(source, row, bracket, trial, is_live, crossings, COMPUTE: tl.constex
             # One score is left between the nearest ones of both sides, or one more step will do.
             is_hop = (tl.abs(excess) <= 2) | (inner_left >= inner_right)
             is_guided = (taken <= 4) & (trial.spacing > 0)
-            between = interpolate(
-                inner_left, inner_right, bracket.lift_left, bracket.lift_right, COMPUTE
-            )
+            between = interpolate(inner_left, inner_right, lift_left, lift_right, COMPUTE)
             middle = middle_float(bracket.left, bracket.right, COMPUTE)
             led = tl.where(is_guided, b + trial.spacing * excess, between)
             led = tl.where(is_hop, end, led)
@@ -313,8 +311,8 @@ def finish(source, row, found, is_live, crossings, COMPUTE: tl.constexpr):
     upper = found.upper
     has_below = lower > float("-inf")
     has_above = upper < float("inf")
-    near_below = (~has_below) | (found.b - lower <= 2 * row.t_compute)
-    near_above = (~has_above) | (upper - found.b <= 2 * row.t_compute)
+    near_below = (~has_below) | (found.b - lower <= 2 * row.t)
+    near_above = (~has_above) | (upper - found.b <= 2 * row.t)
     is_done = found.is_direct | (near_below & near_above)
     is_done = is_done & (tl.abs(found.step) < float("inf"))
     is_open = is_live & (~is_done)
@@ -326,11 +324,11 @@ def finish(source, row, found, is_live, crossings, COMPUTE: tl.constexpr):
         sums, crossings = over_rows(
             source, (lower, upper, from_lower, from_upper, row.inverse), crossings, "tails", COMPUTE
         )
-        above, sum_below, sum_above = sums
-        sum_below = sum_below.to(tl.float64)
-        sum_above = sum_above.to(tl.float64)
-        half_gap = 0.5 * upper.to(tl.float64) - 0.5 * lower.to(tl.float64)  # which is a number
-        excess = above.to(tl.float64) - row.k
+        above, below, higher = sums
+        sum_below = below.to(COMPUTE)
+        sum_above = higher.to(COMPUTE)
+        excess = _minus_budget(above, row.k, COMPUTE).to(COMPUTE)
+        half_gap = 0.5 * upper - 0.5 * lower  # which is a number
         # Half the exponent under the root: neither square may underflow on its own.
         coupling = tl.sqrt(sum_above) * tl.sqrt(sum_below) * tl.exp(-half_gap / t)
         coupling = tl.where(has_below & has_above, coupling, 0.0)
@@ -342,12 +340,11 @@ def finish(source, row, found, is_live, crossings, COMPUTE: tl.constexpr):
         is_lower = (excess < 0) | ((excess == 0) & (off_middle > 0))
         balanced = tl.where(is_lower, half_gap, -half_gap) - off_middle
         offset = tl.where(excess > 0, from_above, tl.where(excess < 0, from_below, balanced))
-        anchor = tl.where(is_lower, lower.to(tl.float64), upper.to(tl.float64))
+        anchor = tl.where(is_lower, lower, upper)
         # A clear excess is made up on one side; what has vanished on the other does not count then.
         is_told_below = (~has_below) | (sum_below >= VANISHED) | (excess > 2.0**-10)
         is_told_above = (~has_above) | (sum_above >= VANISHED) | (excess < -(2.0**-10))
-        hi = as_finite(anchor + offset, COMPUTE).to(COMPUTE)
-        lo = ((anchor - hi.to(tl.float64)) + offset).to(COMPUTE)
+        hi, lo = sum_of_two(anchor, offset, COMPUTE)
         hi = tl.where(is_told_below & is_told_above, hi, float("nan"))
         pair_hi = tl.where(is_open, hi, pair_hi)
         pair_lo = tl.where(is_open, lo, pair_lo)

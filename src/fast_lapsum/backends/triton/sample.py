@@ -9,7 +9,7 @@ from .numbers import exponent_scale, prior_bracket, smallest_normal
 from .passes import Source
 from .root import Row, approach, bracket_of
 from .solve import guess_of, survey_rows
-from .views import load_scores
+from .views import load_scores, part_indices
 
 
 @triton.jit
@@ -22,7 +22,7 @@ def _sample_root(source, origin, k, t, is_hard, SAMPLE: tl.constexpr, COMPUTE: t
     target = share + survey.infinite
     t_soft = tl.where(is_hard, smallest_normal(COMPUTE), t)
     count = (finite + survey.infinite).to(COMPUTE)
-    row = Row(target, t_soft, t_soft.to(COMPUTE), exponent_scale(t_soft, COMPUTE), count, is_hard)
+    row = Row(target, t_soft.to(COMPUTE), exponent_scale(t_soft, COMPUTE), count, is_hard)
     t_bracket = tl.where(is_hard, 0.0, t)
     left, right = prior_bracket(survey.lowest, survey.highest, share, finite, t_bracket, COMPUTE)
     bracket = bracket_of(left, right, count, target.to(COMPUTE))
@@ -48,6 +48,7 @@ def sample_guess(
     is_hard,
     LARGEST: tl.constexpr,
     SAMPLE: tl.constexpr,
+    LANES: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
     """b of one row, and its standard error; infinite or NaN where the sample tells nothing.
@@ -57,13 +58,31 @@ def sample_guess(
     """
     n = tl.zeros((), tl.int64) + call.n
     stretch = n // SAMPLE
-    lane = tl.arange(0, SAMPLE).to(tl.int64)[None, :]
-    index = lane * stretch + (lane * 2654435761 >> 8) % stretch
+    number = part_indices(0, 0, SAMPLE // LANES, LANES, 1)
+    index = number * stretch + (number * 2654435761 >> 8) % stretch
     r = load_scores(call, outer, inner, index, None, LARGEST, 1, COMPUTE)
     r = tl.where(r == r, r, float("-inf"))
-    origin = tl.max(tl.where(lane == 0, r, float("-inf")), 1)
+    origin = tl.max(tl.max(tl.max(tl.where(number == 0, r, float("-inf")), 3), 0), 1)
     origin = tl.where(tl.abs(origin) < float("inf"), origin, 0.0)
     return _sample_root(
-        Source(r, None, call, outer, inner, None, 1, True, LARGEST, SAMPLE, 1, 1),
+        # fmt: off
+        Source(
+            (r,),
+            0,
+            call,
+            outer,
+            inner,
+            None,
+            1,
+            True,
+            False,
+            LARGEST,
+            1,
+            SAMPLE // LANES,
+            LANES,
+            1,
+            1,
+        ),
+        # fmt: on
         *(origin, k, t, is_hard, SAMPLE, COMPUTE),
     )

@@ -119,7 +119,7 @@ def solve(source, survey, k, t, is_hard, guess, look, crossings, COMPUTE: tl.con
         # Half a score below the rank, where counts are all there is.
         target = tl.where(is_hard, tl.ceil(k) - 0.5, k)
         inverse = exponent_scale(t_soft, COMPUTE)
-        row = Row(target, t_soft, t_soft.to(COMPUTE), inverse, valid.to(COMPUTE), is_hard)
+        row = Row(target, t_soft.to(COMPUTE), inverse, valid.to(COMPUTE), is_hard)
         share = tl.minimum(tl.maximum(target - infinite, tiny), finite)
         # A boundary is a score: the bracket of t = 0 has them all inside.
         t_bracket = tl.where(is_hard, 0.0, t)

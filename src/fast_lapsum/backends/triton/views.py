@@ -75,33 +75,24 @@ def temperature_of(call, outer, inner):
 
 
 @triton.jit
-def across(values, index):
-    """Values of rows in the shape of their scores: [rows, lanes], or that of a tile."""
-    if len(index.shape) == 2:
-        return values[:, None]
-    else:
-        return values[None, :, None, None]
+def across(values):
+    """Values of rows in the shape of their scores."""
+    return values[None, :, None, None]
 
 
 @triton.jit
-def indices(first, BLOCK: tl.constexpr):
-    """The indices [1, BLOCK] from ``first`` on, in 64 bits: a stride may be long."""
-    return first + tl.arange(0, BLOCK).to(tl.int64)[None, :]
+def part_indices(first, part, REPEATS: tl.constexpr, LANES: tl.constexpr, WIDTH: tl.constexpr):
+    """The indices [REPEATS, 1, LANES, WIDTH] of a part of what a program holds from ``first`` on.
 
-
-@triton.jit
-def tile_indices(REPEATS: tl.constexpr, LANES: tl.constexpr, WIDTH: tl.constexpr):
-    """The indices [REPEATS, 1, LANES, WIDTH] of rows that LANES threads each hold.
-
-    Scores are laid out over the threads of a warp from the last dimension on: WIDTH neighbours in a
-    thread, which are one access to memory, LANES threads for a row, the warp's other threads for
-    the other rows, and then again. Numbers of a row are so held by few threads, and in each of them
-    by one register.
+    Scores are laid out over the threads from the last dimension on: WIDTH neighbours in a thread,
+    which are one access to memory, LANES threads for a row, the other threads of a warp for other
+    rows, and then again. A sum over a row so begins within its threads.
     """
     repeat = tl.arange(0, REPEATS)[:, None, None, None]
     lane = tl.arange(0, LANES)[None, None, :, None]
     place = tl.arange(0, WIDTH)[None, None, None, :]
-    return ((repeat * LANES + lane) * WIDTH + place).to(tl.int64)
+    index = ((part * REPEATS + repeat) * LANES + lane) * WIDTH + place
+    return first + index.to(tl.int64)
 
 
 @triton.jit
@@ -113,14 +104,9 @@ def exist(index, n, WIDTH: tl.constexpr):
 @triton.jit
 def _places(view, outer, inner, index, WIDTH: tl.constexpr):
     """Addresses; a WIDTH of scores is as aligned as it is long, as the plan says."""
-    place = across(row_start(view, outer, inner), index) + index * view.along
+    place = across(row_start(view, outer, inner)) + index * view.along
     BYTES: tl.constexpr = WIDTH * (view.start.dtype.element_ty.primitive_bitwidth // 8)
-    if WIDTH == 1:
-        return place
-    elif len(index.shape) == 2:
-        return tl.multiple_of(place, (1, BYTES))
-    else:
-        return tl.multiple_of(place, (1, 1, 1, BYTES))
+    return place if WIDTH == 1 else tl.multiple_of(place, (1, 1, 1, BYTES))
 
 
 @triton.jit
@@ -134,7 +120,7 @@ def load_scores(
     WIDTH: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
-    """The scores [rows, lanes] at an index; ``inside`` is None where all of them exist."""
+    """The scores at indices of rows; ``inside`` is None where all of them exist."""
     place = _places(call.scores, outer, inner, index, WIDTH)
     if inside is None:
         r = tl.load(place).to(COMPUTE)
@@ -151,7 +137,7 @@ def load_scores(
 
 @triton.jit
 def load_values(view, outer, inner, index, inside, WIDTH: tl.constexpr):
-    """Anything else [rows, lanes] at an index, 0 where there is nothing."""
+    """Anything else at indices of rows, 0 where there is nothing."""
     place = _places(view, outer, inner, index, WIDTH)
     if inside is None:
         return tl.load(place)
@@ -161,6 +147,6 @@ def load_values(view, outer, inner, index, inside, WIDTH: tl.constexpr):
 
 @triton.jit
 def store_values(view, outer, inner, index, inside, values, WIDTH: tl.constexpr):
-    """Results [rows, lanes] at an index."""
+    """Results at indices of rows."""
     place = _places(view, outer, inner, index, WIDTH)
     tl.store(place, values.to(view.start.dtype.element_ty), mask=inside)
