@@ -112,6 +112,21 @@ def model_factor(count_excess, sum_below, sum_above):
 
 
 @triton.jit
+def closed_form_step(count_excess, sum_below, sum_above, excess):
+    """d / t of the same equation, for trials that are near or have sums well above 0.
+
+    With x = 1 + y it is S+ y^2 + 2 (S+ - c) y - 2 excess = 0, and y has all its digits where the
+    step is short. NaN where the sums have vanished.
+    """
+    root = tl.sqrt(count_excess * count_excess + sum_above * sum_below)
+    is_up = count_excess >= 0
+    numerator = tl.where(is_up, count_excess + root, sum_below)
+    x = numerator / tl.where(is_up, sum_above, root - count_excess)
+    y = 2 * excess / (sum_above - count_excess + root)
+    return tl.where(tl.abs(y) < 2.0**-8, y - y * y * (0.5 - y * 0.333333333), tl.log(x))
+
+
+@triton.jit
 def lift_of(excess, target, count):
     """By how much the logit of a mass out of ``count`` is over that of the target, kept finite."""
     wanted = tl.minimum(tl.maximum(target, 0.25), count - 0.25)

@@ -361,19 +361,13 @@ def over_rows(source, at, crossings, KIND: tl.constexpr, COMPUTE: tl.constexpr):
 @triton.jit
 def look_around(source, b, half_window, inverse, is_wide, crossings, COMPUTE: tl.constexpr):
     """A :class:`Look` at b; without counts of the window unless ``is_wide`` says they matter."""
-    if source.team is not None:
+    if is_wide:
         found, crossings = over_rows(source, (b, half_window, inverse), crossings, "look", COMPUTE)
         above, below, higher, beyond, within = found
     else:
-        if is_wide:
-            found, crossings = over_rows(
-                source, (b, half_window, inverse), crossings, "look", COMPUTE
-            )
-            above, below, higher, beyond, within = found
-        else:
-            glanced, crossings = over_rows(source, (b, inverse), crossings, "glance", COMPUTE)
-            above, below, higher = glanced
-            beyond, within = above, above
+        glanced, crossings = over_rows(source, (b, inverse), crossings, "glance", COMPUTE)
+        above, below, higher = glanced
+        beyond, within = above, above
     return Look(above, below, higher, beyond, within), crossings
 
 

@@ -16,6 +16,7 @@ from .numbers import (
     VANISHED,
     any_row,
     as_finite,
+    closed_form_step,
     hypotenuse,
     interpolate,
     lift_of,
@@ -31,8 +32,11 @@ from .passes import look_around, measure, over_rows
 BISECT_ONLY_FROM = tl.constexpr(20)
 MOST_PASSES = tl.constexpr(96)
 #: Closed-form steps by cheap looks, and windows, before a row is left to the iteration.
-MOST_STEPS = tl.constexpr(3)
+MOST_STEPS = tl.constexpr(8)
 MOST_WINDOWS = tl.constexpr(12)
+#: A guess that may be off by so many temperatures needs a window first; the longest step taken.
+COARSE = tl.constexpr(60.0)
+LONGEST_STEP = tl.constexpr(60.0)
 
 
 class Row(NamedTuple):
@@ -115,15 +119,15 @@ def _narrowed(bracket, b, excess, is_live):
 
 @triton.jit
 def approach(source, row, bracket, guess, error, is_live, first, crossings, COMPUTE: tl.constexpr):
-    """Cheap looks, from a guess to a trial within a few scores or t / 2.
+    """Cheap looks, from a guess to a trial within a few scores, or to the root.
 
-    At temperatures that the guess resolves a look takes one closed-form step, and one that is short
-    enough is exact. At lower ones counts in a window around the trial say how far to go, and how
-    narrow the next window may be. ``first`` is a look at the guess that was taken before, or None.
+    A look takes one closed-form step, and one that is short enough is exact: two to five do for
+    most rows. Where the guess may be many temperatures off, counts in a window around the trial say
+    how far to go, and how narrow the next window may be. ``first`` is a look at the guess that was taken before, or None.
     """
     b = tl.minimum(tl.maximum(guess, bracket.left), bracket.right)
     half_window = 3 * error
-    is_coarse = half_window > 0.5 * row.t
+    is_coarse = half_window > row.t * COARSE
     is_exact = is_live & (row.k != row.k)
     step = tl.zeros_like(b)
     spacing = tl.zeros_like(b)
@@ -153,18 +157,18 @@ def approach(source, row, bracket, guess, error, is_live, first, crossings, COMP
         bracket = _narrowed(bracket, end, excess, is_going)
         is_more = is_going & (row.k != row.k)
         if any_row(is_going & (~is_coarse)):
-            relative = tl.log(
-                model_factor(count_excess.to(COMPUTE), below.to(COMPUTE), higher.to(COMPUTE))
-            )
             is_stepping = is_going & (~is_coarse)
+            relative = closed_form_step(
+                count_excess.to(COMPUTE), below.to(COMPUTE), higher.to(COMPUTE), excess
+            )
             is_short = tl.abs(relative) <= negligible_step(COMPUTE)
             step = tl.where(is_stepping, row.t * relative, step)
             tails = (below + higher).to(COMPUTE)
             slope = tl.where(is_stepping, 0.5 * tails / row.t, slope)
             is_exact = is_exact | (is_stepping & is_short)
             b = tl.where(is_stepping & (~is_short), b + step, b)
-            is_near = (~is_short) & (tl.abs(relative) < 1) & (looks < MOST_STEPS)
-            is_more = is_stepping & is_near
+            is_inner = (bracket.left < b) & (b < bracket.right) & (looks < MOST_STEPS)
+            is_more = is_stepping & (~is_short) & is_inner & (tl.abs(relative) < LONGEST_STEP)
         if is_wide:
             is_windowed = is_going & is_coarse
             rising = excess >= 0
@@ -181,7 +185,7 @@ def approach(source, row, bracket, guess, error, is_live, first, crossings, COMP
             half_window = tl.where(is_windowed, narrower, half_window)
             spacing = tl.where(is_windowed, per_score, spacing)
             slope = tl.where(is_windowed, 1 / per_score, slope)
-            is_many = (ranks > 16) & (row.is_hard | (half_window > 0.5 * row.t))
+            is_many = (ranks > 16) & (row.is_hard | (half_window > row.t * COARSE))
             # An empty window says nothing of how far to go: the iteration sees the nearest scores.
             is_worth = (looks < MOST_WINDOWS) & (near_by > 0)
             is_more = is_more | (is_windowed & ((~is_inside) | is_many) & is_worth)
