@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from triton.compiler import ASTSource
 from triton.runtime import JITFunction
 
 from fast_lapsum.backends.triton import launch
-from test_triton_compiles import TYPES, _sums_with_a_fused_product
+from test_triton_compiles import DTYPES, SHARED_MEMORY, TYPES
 
 KERNELS = {name: value for name, value in vars(launch).items() if isinstance(value, JITFunction)}
 Recorded = tuple[Any, tuple[Any, ...], dict[str, Any]]
@@ -87,8 +88,8 @@ def _describe(value: Any, place: tuple[int, ...], constants: Any, attributes: An
     return "i32" if -(2**31) <= value < 2**31 else "i64"
 
 
-def _compile(launched: Recorded) -> str:
-    """Down to machine code for an H100 or H200; returns the PTX."""
+def _compile(launched: Recorded, capability: int = 90, **changed: Any) -> str:
+    """Down to machine code, for an H100 or H200 if nothing else is said; returns the PTX."""
     kernel, args, kwargs = launched
     names = kernel.arg_names
     constants: dict[tuple[int, ...], Any] = {}
@@ -99,11 +100,29 @@ def _compile(launched: Recorded) -> str:
             signature[name], constants[place,] = "constexpr", kwargs[name]
         else:
             signature[name] = _describe(args[place], (place,), constants, attributes)
-    options = {name: value for name, value in kwargs.items() if name not in names}
+    options = {name: value for name, value in kwargs.items() if name not in names} | changed
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=attributes)
-    compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+    compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
     assert compiled.asm["cubin"], f"{kernel.__name__} has no machine code"
+    assert compiled.metadata.shared <= SHARED_MEMORY, compiled.metadata.shared
     return str(compiled.asm["ptx"])
+
+
+def _sums_with_a_fused_product(ptx: str) -> int:
+    """Additions of another thread's number into which a thread's own product went unrounded."""
+    shuffled: set[str] = set()
+    count = 0
+    for line in ptx.splitlines():
+        operation, _, operands = line.strip().rstrip(";").replace("{", "").partition(" ")
+        names = re.findall(r"%\w+", operands)
+        if not names:
+            continue
+        if operation.startswith("shfl") or (
+            operation.startswith("mov") and shuffled.intersection(names[1:])
+        ):
+            shuffled.add(names[0])
+        count += operation.startswith("fma") and names[-1] in shuffled
+    return count
 
 
 def test_rows_of_eight_are_in_one_thread_each(record: Callable[..., list[Recorded]]) -> None:
@@ -112,11 +131,27 @@ def test_rows_of_eight_are_in_one_thread_each(record: Callable[..., list[Recorde
         assert "shfl" not in _compile(launched)
 
 
-@pytest.mark.parametrize("n", [8, 64])
+@pytest.mark.parametrize("n", [8, 33, 64])
 def test_threads_of_a_warp_agree_about_sums(record: Callable[..., list[Recorded]], n: int) -> None:
     """With rows that begin anywhere, every thread may have one score of a row."""
     for launched in record((3, n), torch.float32, everything=True):
         assert _sums_with_a_fused_product(_compile(launched)) == 0
+
+
+@pytest.mark.parametrize("capability", [80, 100])
+def test_other_gpus(record: Callable[..., list[Recorded]], capability: int) -> None:
+    for launched in record((3, 300), torch.float32):
+        _compile(launched, capability)
+
+
+@pytest.mark.parametrize("n", [128, 4096])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_every_dtype_compiles(
+    record: Callable[..., list[Recorded]], dtype: torch.dtype, n: int
+) -> None:
+    """Plain calls of short rows; calls of longer ones with everything, and hard masks."""
+    for launched in record((3, n), dtype, everything=n > 256, hard=n > 256):
+        _compile(launched)
 
 
 def test_long_rows_compile(record: Callable[..., list[Recorded]]) -> None:

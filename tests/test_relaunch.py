@@ -9,7 +9,7 @@ import torch
 
 pytest.importorskip("triton", reason="the GPU backend needs Triton")
 
-from fast_lapsum.triton import relaunch
+from fast_lapsum.backends.triton import relaunch
 
 
 class Kernel:
@@ -184,7 +184,7 @@ def _told(entries: list[Any], named: dict[str, torch.Tensor]) -> list[Any]:
     return [(name, tuple(map(tell, values))) for name, _, values in entries]
 
 
-@pytest.mark.parametrize("shape", [(20_000,), (3, 70_001), (2, 300_000)])
+@pytest.mark.parametrize("shape", [(40_000,), (3, 70_001), (2, 300_000)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_recipe_makes_the_launches_of_a_first_call(
     diary: list[tuple[str, bool, tuple[Any, ...]]], shape: tuple[int, ...], dtype: torch.dtype
@@ -221,7 +221,7 @@ def test_the_same_memory_twice_makes_no_recipe(
 ) -> None:
     from fast_lapsum.triton import launch
 
-    scores = torch.randn(20_000)
+    scores = torch.randn(40_000)
     _, pairs = launch.forward(scores, None, 10, None, 1.0, None, None, True, False, torch.float32)
     before = len(relaunch._recipes)
     launch.backward(scores, scores, None, 1.0, None, pairs, True, False)
@@ -257,8 +257,8 @@ def test_what_a_recipe_is_not_for(
         launch.forward(scores, None, 10, None, 1.0, mask, None, largest, False, out_dtype, settings)
         return [again for _, again, _ in diary]
 
-    memory = torch.randn(2 * 20_000 + 1)
-    scores = memory[:-1].view(2, 20_000)
+    memory = torch.randn(2 * 40_000 + 1)
+    scores = memory[:-1].view(2, 40_000)
     if change == "version":
         monkeypatch.setattr(relaunch, "_is_known", False)
     call(scores)
@@ -268,13 +268,13 @@ def test_what_a_recipe_is_not_for(
     elif change == "hooks":
         monkeypatch.setattr(relaunch, "_has_hooks", lambda: True)
     elif change == "settings":
-        settings = launch.streaming(20_000)
+        settings = launch.streaming(40_000)
     elif change == "mask":
-        mask = torch.ones(2, 20_000, dtype=torch.bool)
+        mask = torch.ones(2, 40_000, dtype=torch.bool)
     elif change == "strides":
-        scores = torch.randn(20_000, 2).mT
+        scores = torch.randn(40_000, 2).mT
     elif change == "alignment":
-        scores = memory[1:].view(2, 20_000)
+        scores = memory[1:].view(2, 40_000)
     elif change == "dtype":
         scores = scores.bfloat16()
     elif change == "largest":
@@ -284,3 +284,49 @@ def test_what_a_recipe_is_not_for(
     made = call(scores, mask, settings)
     assert made
     assert not any(made)
+
+
+# One launch: rows that one program holds
+
+
+def test_short_rows_are_launched_again_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For other tensors, another k and another t: nothing of the first call may stay behind."""
+    from fast_lapsum.backends.triton import launch
+
+    diary: list[tuple[str, bool, tuple[Any, ...]]] = []
+    for name in ("tile_forward", "tile_backward"):
+        monkeypatch.setattr(launch, name, Watched(name, getattr(launch, name), diary))
+    for name, value in {"_compiled": {}, "_is_known": True}.items():
+        monkeypatch.setattr(relaunch, name, value)
+    monkeypatch.setattr(relaunch, "_device", lambda: None)
+    monkeypatch.setattr(relaunch, "_stream", lambda device: 7)
+    monkeypatch.setattr(relaunch, "_has_hooks", lambda: False)
+
+    def call(k: float, t: float, seed: int) -> tuple[list[Any], list[bool]]:
+        diary.clear()
+        scores, grad = torch.randn(6, 40), torch.randn(6, 40)
+        out, pairs = launch.forward(
+            scores, None, k, None, t, None, None, True, False, torch.float32
+        )
+        d_scores, _, _ = launch.backward(grad, scores, None, t, None, pairs, True, False)
+        tensors = (scores, grad, pairs, out, d_scores)
+        names = dict(zip((x.data_ptr() for x in tensors), "sgpod", strict=True))
+
+        def told(value: Any) -> Any:
+            if isinstance(value, tuple):
+                return tuple(told(x) for x in value)
+            if isinstance(value, torch.Tensor):
+                value = value.data_ptr()
+            return names.get(value, value) if type(value) is int else value
+
+        return [(name, told(values)) for name, _, values in diary], [x for _, x, _ in diary]
+
+    kept = [torch.empty(1000) for _ in range(3)]
+    call(10.3, 0.7, 0)
+    again, relaunched = call(7.1, 0.3, 1)
+    assert relaunched == [True, True]
+    relaunch._compiled.clear()
+    fresh, relaunched = call(7.1, 0.3, 2)
+    assert relaunched == [False, False]
+    assert again == fresh
+    del kept

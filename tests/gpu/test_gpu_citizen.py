@@ -16,7 +16,8 @@ from torch import Tensor
 
 from cases import expected, generator, normal
 from fast_lapsum import reference, soft_topk
-from fast_lapsum.triton import launch, long_rows, relaunch
+from fast_lapsum.backends.triton import relaunch
+from fast_lapsum.triton import launch, long_rows
 
 #: One length for every way that rows are solved.
 TIERS = (1000, 16384, 70_000, 5_000_000)

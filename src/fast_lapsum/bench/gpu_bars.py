@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 #: Rows up to this long stay on the chip: they are read once.
-LONGEST_ON_CHIP = 16384
+LONGEST_ON_CHIP = 32768
 BUDGET_SHARE = 1 / 16
 TEMPERATURES = (1.0, 0.1, 0.01, 0.001)
 

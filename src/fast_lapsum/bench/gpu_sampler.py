@@ -15,12 +15,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..triton import launch, relaunch
+from ..backends.triton import relaunch
+from ..backends.triton.config import longest_block
+from ..triton import launch
 from ..triton.plan import plan
 from ..triton.sample import SAMPLE_FIELDS
 from ..triton.state import DONE, GATHERED, STATE_FIELDS
 from ..triton.stream import round_forward
-from ..triton.table import LONGEST_ON_CHIP, Streaming, streaming
+from ..triton.table import Streaming, streaming
 
 
 class Bands(NamedTuple):
@@ -81,8 +83,9 @@ def sample_bands(
     The call itself runs, with its own launch parameters; its sample is read once more afterwards.
     """
     rows, n = scores.shape
-    if n <= LONGEST_ON_CHIP and settings is None:
-        raise ValueError(f"rows of up to {LONGEST_ON_CHIP} scores are not sampled, got n = {n}")
+    longest = longest_block(4)
+    if n <= longest and settings is None:
+        raise ValueError(f"rows of up to {longest} scores are not sampled, got n = {n}")
     settings = settings or streaming(n)  # given ones: every launch is made one by one
     first_rounds: list[dict[str, Any]] = []
     states: list[Tensor] = []

@@ -51,7 +51,7 @@ OPERATOR = Needs(
         "solvers/*.py",
     ),
     cpu=("cpu/*.py", "cpu/*.?pp"),
-    cuda=("triton/*.py",),
+    cuda=("triton/*.py", "backends/triton/*.py"),
 )
 
 #: Which cases are tried, under which limits of time and memory.
@@ -137,7 +137,6 @@ KINDS: dict[str, Needs] = {
 NO_FIGURE: Globs = (
     "__init__.py",
     "backends/__init__.py",
-    "backends/triton/*.py",  # no call takes them yet
     "cli.py",
     "nn.py",
     *_in("bench", "__init__", "cliff_tables", "commands", "compare", "demo", "display"),

@@ -14,10 +14,8 @@ import triton.language as tl
 
 from .primitives import (
     exponent_scale,
-    load_scores,
     load_tile,
     load_values,
-    offset,
     row_value,
     smallest_normal,
     store_tile,
@@ -73,80 +71,6 @@ def _score_gradient(r, g, hi, lo, inverse, mean_grad, half_over_t, is_hard, LARG
     d = tl.where(is_live, d, 0.0)
     settled = tl.where(hi != hi, float("nan"), 0.0)
     return tl.where(tl.zeros_like(r) + tl.where(is_hard | (hi != hi), 1.0, 0.0) > 0, settled, d)
-
-
-@triton.jit
-def rows_backward(
-    grad,
-    scores,
-    mask,
-    temperature,
-    threshold,
-    out,
-    d_budget,
-    d_temperature,
-    t_hi,
-    t_lo,
-    n,
-    inner_count,
-    grad_outer,
-    grad_inner,
-    grad_along,
-    scores_outer,
-    scores_inner,
-    scores_along,
-    mask_outer,
-    mask_inner,
-    mask_along,
-    temperature_outer,
-    temperature_inner,
-    out_outer,
-    out_inner,
-    out_along,
-    LARGEST: tl.constexpr,
-    BLOCK: tl.constexpr,
-    COMPUTE: tl.constexpr,
-):
-    """All gradients of the row ``program_id(0)``, held in registers."""
-    row = tl.program_id(0).to(tl.int64)
-    outer, inner = row // inner_count, row % inner_count
-    t = row_value(temperature, t_hi, t_lo, outer, inner, temperature_outer, temperature_inner)
-    hi = tl.load(threshold + 2 * row)
-    lo = tl.load(threshold + 2 * row + 1)
-    is_hard = (t < smallest_normal(COMPUTE)) | (hi == float("inf"))
-    inverse = exponent_scale(t, COMPUTE)
-    scores += outer * scores_outer + inner * scores_inner
-    grad += outer * grad_outer + inner * grad_inner
-    out += outer * out_outer + inner * out_inner
-    if mask is not None:
-        mask += outer * mask_outer + inner * mask_inner
-    index = tl.arange(0, BLOCK)
-    inside = index < n
-    r = load_scores(scores, mask, 0, index, inside, scores_along, mask_along, LARGEST, COMPUTE)
-    g = tl.load(grad + offset(0, index, grad_along), mask=inside, other=0.0).to(COMPUTE)
-    v, is_live = _exponent(r, hi, lo, inverse)
-    g = tl.where(is_live, g, 0.0)
-    distance = tl.where(is_live, tl.abs(v), float("inf"))
-    shift = tl.min(distance, 0)
-    shift = tl.where(shift < float("inf"), shift, 0.0)
-    w = tl.exp2(shift - distance)
-    weight = tl.sum(w, 0).to(tl.float64)
-    grad_weight = tl.sum(g * w, 0).to(tl.float64)
-    weight_u = tl.zeros((), tl.float64)
-    grad_weight_u = tl.zeros((), tl.float64)
-    if d_budget is not None:
-        near = _near(v)
-        weight_u = tl.sum(w * near, 0).to(tl.float64) * LN2
-        grad_weight_u = tl.sum(g * w * near, 0).to(tl.float64) * LN2
-    mean_grad, d_k, d_t = _row_gradients(
-        shift.to(tl.float64), weight, grad_weight, weight_u, grad_weight_u, hi, t, is_hard
-    )
-    if d_budget is not None:
-        tl.store(d_budget + row, d_k)
-        tl.store(d_temperature + row, d_t)
-    half_over_t = (0.5 / t).to(COMPUTE)
-    d = _score_gradient(r, g, hi, lo, inverse, mean_grad.to(COMPUTE), half_over_t, is_hard, LARGEST)
-    tl.store(out + offset(0, index, out_along), d.to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit(do_not_specialize=["n", "programs"])

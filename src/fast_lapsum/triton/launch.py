@@ -1,7 +1,7 @@
 """Which kernels a call launches: the thin way from tensors to the device (parameters: table.py).
 
-Rows of up to ``LONGEST_ON_CHIP`` scores: one program per row, one launch. Longer rows: several
-launches, forward in long_rows.py, backward here.
+Rows that one program holds go to ``backends.triton``. Longer ones: several launches, forward in
+long_rows.py, backward here.
 """
 
 from __future__ import annotations
@@ -14,24 +14,16 @@ import triton.language as tl
 from torch import Tensor
 
 from .._layout import groups, slabs
+from ..backends.triton import launch as on_chip
+from ..backends.triton import relaunch
+from ..backends.triton.config import longest_block, longest_block_backward
 from ..solvers import backend as plain
 from ..solvers.backend import compute_dtype
-from . import relaunch
 from .arguments import along, cores_of, fitting, key_of, on_device, pair, parts, power_of_two, view
-from .backward import SUMS, rows_backward, scores_backward, sums_backward
+from .backward import SUMS, scores_backward, sums_backward
 from .hard import write_hard_mask
 from .long_rows import launch_long_rows
-from .rows import rows_forward
-from .table import (
-    LONGEST_ON_CHIP,
-    ROW_REGISTERS,
-    ROW_WARPS,
-    ROW_WARPS_BACKWARD,
-    ROWS_AT_ONCE,
-    Streaming,
-    row_options,
-    streaming,
-)
+from .table import ROWS_AT_ONCE, Streaming, streaming
 
 DTYPES = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64))
 
@@ -57,117 +49,69 @@ def forward(
     """Mask and threshold pairs. A budget that does not fit a row makes the row NaN."""
     n = scores.shape[-1]
     kept = compute_dtype(scores.dtype)
-    out = torch.empty_like(scores, dtype=out_dtype)
-    threshold = scores.new_empty((*scores.shape[:-1], 2), dtype=kept)
     if scores.dtype == torch.float64:
         budget, budget_number = fitting(budget, budget_number, scores, exactly=True)
         temperature, temperature_number = fitting(temperature, temperature_number, scores)
+    if n <= longest_block(kept.itemsize) and settings is None:
+        return on_chip.forward(
+            scores,
+            budget,
+            budget_number,
+            temperature,
+            temperature_number,
+            mask,
+            warm_start,
+            largest,
+            hard,
+            out_dtype,
+        )
+    out = torch.empty_like(scores, dtype=out_dtype)
+    threshold = scores.new_empty((*scores.shape[:-1], 2), dtype=kept)
     key = None
     if (
         budget is temperature is mask is warm_start is None
         and settings is None
-        and n > 0
         and scores.is_contiguous()
-        and (n <= LONGEST_ON_CHIP or not hard)
+        and not hard
     ):
         device, address = scores.device.index, scores.data_ptr()
         rows = scores.numel() // n
-        key = (
-            "forward",
-            scores.dtype,
-            out_dtype,
-            n,
-            rows,
-            largest,
-            hard,
-            device,
-            address % 16 == 0,
-        )
-        if n > LONGEST_ON_CHIP:
-            if (known := relaunch.recipe(key, device)) is not None:
-                scratch = torch.empty(known.scratch, dtype=torch.uint8, device=scores.device)
-                addresses = (address, out.data_ptr(), threshold.data_ptr(), scratch.data_ptr())
-                numbers = (*pair(budget_number), *pair(temperature_number))
-                relaunch.follow(known, device, addresses, numbers)
-                return out, threshold
-        elif (kernel := relaunch.find(key, device)) is not None:
-            block = max(power_of_two(n), 16)
-            relaunch.run(
-                kernel,
-                rows,
-                device,
-                address,
-                None,
-                None,
-                None,
-                None,
-                out.data_ptr(),
-                threshold.data_ptr(),
-                *pair(budget_number),
-                *pair(temperature_number),
-                n,
-                1,
-                *(n, 0, 1),
-                *(0, 0, 1),
-                *(0, 0, 0, 0, 0, 0),
-                *(n, 0, 1),
-                largest,
-                hard,
-                n != block,
-                block,
-                tl.float64 if kept == torch.float64 else tl.float32,
-            )
+        is_aligned = address % 16 == 0
+        key = ("forward", scores.dtype, out_dtype, n, rows, largest, device, is_aligned)
+        if (known := relaunch.recipe(key, device)) is not None:
+            scratch = torch.empty(known.scratch, dtype=torch.uint8, device=scores.device)
+            addresses = (address, out.data_ptr(), threshold.data_ptr(), scratch.data_ptr())
+            numbers = (*pair(budget_number), *pair(temperature_number))
+            relaunch.follow(known, device, addresses, numbers)
             return out, threshold
     if hard and budget is not None:  # only a whole budget has a hard mask
         budget = torch.where(budget == budget.floor(), budget, math.nan)
     numbers = (*pair(budget_number), *pair(temperature_number))
     compute = tl.float64 if kept == torch.float64 else tl.float32
-    on_chip = n <= LONGEST_ON_CHIP and settings is None
-    tensors = (scores, mask, budget, temperature, warm_start if on_chip else None, out)
-    most_rows = 1 << 62 if on_chip else ROWS_AT_ONCE
+    tensors = (scores, mask, budget, temperature, None, out)
     with on_device(scores):
-        for group in (slab for all_rows in groups(tensors) for slab in slabs(all_rows, most_rows)):
+        for group in (slab for rows_ in groups(tensors) for slab in slabs(rows_, ROWS_AT_ONCE)):
             views = [view(x, o) for x, o in zip(tensors, group.offsets, strict=True)]
             pairs = threshold.view(-1, 2)[group.first_row :]
             steps = [along(x, n) for x in (scores, mask, out)]
             flat = [list(two) for two in group.strides]
             for i, stride in zip((0, 1, 5), steps, strict=True):
                 flat[i].append(stride)
-            if on_chip:
-                block = max(power_of_two(n), 16)
-                launched = rows_forward[(group.outer * group.inner,)](
-                    *views,
-                    pairs,
-                    *numbers,
-                    n,
-                    group.inner,
-                    *(stride for strides in flat for stride in strides),
-                    LARGEST=largest,
-                    HARD=hard,
-                    PADDED=n != block,
-                    BLOCK=block,
-                    COMPUTE=compute,
-                    **row_options(ROW_WARPS, block),
-                    maxnreg=ROW_REGISTERS,
-                )
-                if key is not None:
-                    relaunch.keep(key, launched)
-            else:
-                made, scratch = launch_long_rows(
-                    views,
-                    pairs,
-                    numbers,
-                    n,
-                    group,
-                    flat,
-                    largest,
-                    hard,
-                    compute,
-                    settings,
-                )
-                if key is not None and group.outer * group.inner == rows:
-                    relaunch.keep_recipe(key, made, (scores, out, threshold, scratch))
-    if hard and not on_chip:
+            made, scratch = launch_long_rows(
+                views,
+                pairs,
+                numbers,
+                n,
+                group,
+                flat,
+                largest,
+                hard,
+                compute,
+                settings,
+            )
+            if key is not None and group.outer * group.inner == rows:
+                relaunch.keep_recipe(key, made, (scores, out, threshold, scratch))
+    if hard:
         if budget is None and 0 <= budget_number <= n and budget_number == int(budget_number):
             write_hard_mask(out, scores, mask, largest, int(budget_number), threshold)
         else:
@@ -193,16 +137,19 @@ def backward(
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Gradients for scores, and with ``per_row`` for budget and temperature."""
     n = scores.shape[-1]
-    out = torch.empty_like(scores)
-    threshold = threshold.contiguous()
     if scores.dtype == torch.float64:
         temperature, temperature_number = fitting(temperature, temperature_number, scores)
+    if n <= longest_block_backward(threshold.itemsize) and settings is None:
+        return on_chip.backward(
+            grad, scores, temperature, temperature_number, mask, threshold, largest, per_row
+        )
+    out = torch.empty_like(scores)
+    threshold = threshold.contiguous()
     key = None
     if (
         temperature is mask is None
         and settings is None
         and not per_row
-        and n > 0
         and scores.is_contiguous()
         and grad.is_contiguous()
     ):
@@ -211,43 +158,15 @@ def backward(
         pairs_address = threshold.data_ptr()
         aligned = address % 16 == 0, grad_address % 16 == 0, pairs_address % 16 == 0
         key = ("backward", scores.dtype, grad.dtype, n, rows, largest, device, aligned)
-        if n > LONGEST_ON_CHIP:
-            if (known := relaunch.recipe(key, device)) is not None:
-                scratch = torch.empty(known.scratch, dtype=torch.uint8, device=scores.device)
-                pointers = (address, out.data_ptr(), pairs_address, scratch.data_ptr())
-                numbers = (0.0, 0.0, *pair(temperature_number))
-                relaunch.follow(known, device, (grad_address, *pointers), numbers)
-                return out, None, None
-        elif (kernel := relaunch.find(key, device)) is not None:
-            relaunch.run(
-                kernel,
-                rows,
-                device,
-                grad_address,
-                address,
-                None,
-                None,
-                pairs_address,
-                out.data_ptr(),
-                None,
-                None,
-                *pair(temperature_number),
-                n,
-                1,
-                *(n, 0, 1),
-                *(n, 0, 1),
-                *(0, 0, 1),
-                *(0, 0),
-                *(n, 0, 1),
-                largest,
-                max(power_of_two(n), 16),
-                tl.float64 if threshold.dtype == torch.float64 else tl.float32,
-            )
+        if (known := relaunch.recipe(key, device)) is not None:
+            scratch = torch.empty(known.scratch, dtype=torch.uint8, device=scores.device)
+            pointers = (address, out.data_ptr(), pairs_address, scratch.data_ptr())
+            numbers = (0.0, 0.0, *pair(temperature_number))
+            relaunch.follow(known, device, (grad_address, *pointers), numbers)
             return out, None, None
     d_rows = [scores.new_empty(scores.shape[:-1], dtype=torch.float64) for _ in range(2 * per_row)]
     t_pair = pair(temperature_number)
     compute = tl.float64 if threshold.dtype == torch.float64 else tl.float32
-    on_chip = n <= LONGEST_ON_CHIP and settings is None
     default, device = settings is None, scores.device.index
     settings = settings or streaming(n)
     tensors = (scores, grad, mask, temperature, out)
@@ -263,29 +182,6 @@ def backward(
                 flat[i].append(stride)
             reading = (*flat[1], *flat[0], *flat[2], *flat[3])
             row_count = group.outer * group.inner
-            if on_chip:
-                block = max(power_of_two(n), 16)
-                launched = rows_backward[(row_count,)](
-                    v_grad,
-                    v_scores,
-                    v_mask,
-                    v_temperature,
-                    pairs,
-                    v_out,
-                    *d_views,
-                    *t_pair,
-                    n,
-                    group.inner,
-                    *reading,
-                    *flat[4],
-                    LARGEST=largest,
-                    BLOCK=block,
-                    COMPUTE=compute,
-                    **row_options(ROW_WARPS_BACKWARD, block),
-                )
-                if key is not None:
-                    relaunch.keep(key, launched)
-                continue
             cores = cores_of(scores.device)
             summing = settings.sums_programs_per_core * cores // row_count
             summing = max(1, min(-(-n // settings.sums_tile), summing, 1024))

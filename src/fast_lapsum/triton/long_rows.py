@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from .._layout import Group
-from . import relaunch
+from ..backends.triton import relaunch
+from ..backends.triton.relaunch import Launched
 from .arguments import cores_of, key_of, overlaps, parts, power_of_two
 from .mask import mask_forward
 from .precompile import Launch, compile_together
 from .primitives import LISTS
-from .relaunch import Launched
 from .sample import CHUNK, SAMPLE_FIELDS, sample_forward
 from .settle import settle_forward
 from .state import STATE_FIELDS

@@ -4,28 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-#: The longest row that one program holds in registers.
-LONGEST_ON_CHIP = 16384
-#: Warps for a row on chip of up to so many scores.
-ROW_WARPS = ((128, 1), (512, 2), (4096, 4), (8192, 8), (LONGEST_ON_CHIP, 16))
-#: Registers of a thread of such a program, more of which would leave room for fewer rows at once.
-ROW_REGISTERS = 96
-#: The same for the backward kernel, which holds two numbers per score.
-ROW_WARPS_BACKWARD = ((128, 1), (512, 2), (1024, 4), (4096, 8), (LONGEST_ON_CHIP, 16))
-
-
-def row_options(warps: tuple[tuple[int, int], ...], block: int) -> dict[str, int | bool]:
-    """How the kernel of a row on chip is compiled, from a table of warps.
-
-    The threads of one warp agree about a sum because they add the same numbers. If each holds one
-    score, the first numbers they add may be products, their own and another thread's, and a fused
-    multiply-add would not round their own: the last digit of the sum would differ from thread to
-    thread, and so would the way each takes through the solver. With two scores or more a thread's
-    own sum comes first.
-    """
-    count = next(count for longest, count in warps if block <= longest)
-    return {"num_warps": count, "enable_fp_fusion": block > 32 * count}
-
 
 class Streaming(NamedTuple):
     """Launch parameters of long rows."""

@@ -54,9 +54,9 @@ class Threshold(NamedTuple):
 
 
 @triton.jit
-def _threshold_of(call, threshold, row, outer, inner, COMPUTE: tl.constexpr):
+def _threshold_of(call, threshold, row, row_count, outer, inner, COMPUTE: tl.constexpr):
     t = temperature_of(call, outer, inner)
-    row = tl.minimum(row, call.row_count - 1)
+    row = tl.minimum(row, row_count - 1)
     hi = tl.load(threshold + 2 * row)
     lo = tl.load(threshold + 2 * row + 1)
     is_limit = (t < smallest_normal(COMPUTE)) | (hi == float("inf"))
@@ -147,9 +147,10 @@ def _score_gradient(r, g, mean_grad, rows, LARGEST: tl.constexpr, COMPUTE: tl.co
     return tl.where(across(rows.hi != rows.hi), float("nan"), d)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["row_count"])
 def tile_backward(
     call,
+    row_count,
     grad,
     threshold,
     out,
@@ -165,13 +166,13 @@ def tile_backward(
 ):
     """All gradients of ROWS rows, held in registers as :func:`tile_forward` holds them."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    is_row = row < call.row_count
-    outer, inner = coordinates(call, row)
+    is_row = row < row_count
+    outer, inner = coordinates(call, row, row_count)
     index = part_indices(0, 0, REPEATS, LANES, WIDTH)
     inside = exist(index, call.n, WIDTH) if PADDED else None
     r = load_scores(call, outer, inner, index, inside, LARGEST, WIDTH, COMPUTE)
     g = load_values(grad, outer, inner, index, inside, WIDTH).to(COMPUTE)
-    rows = _threshold_of(call, threshold, row, outer, inner, COMPUTE)
+    rows = _threshold_of(call, threshold, row, row_count, outer, inner, COMPUTE)
     v, is_live = _exponents(r, rows)
     g = tl.where(is_live, g, 0.0)
     distance = tl.where(is_live, tl.abs(v), float("inf"))
@@ -192,9 +193,10 @@ def tile_backward(
     store_values(out, outer, inner, index, written, d, WIDTH)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["row_count"])
 def sums_backward(
     call,
+    row_count,
     grad,
     threshold,
     sums,
@@ -209,8 +211,8 @@ def sums_backward(
     """The sums behind <g, q> and d t of long rows, one program's share."""
     program_id = tl.program_id(0).to(tl.int64)
     row, program = program_id // programs + tl.zeros((1,), tl.int64), program_id % programs
-    outer, inner = coordinates(call, row)
-    rows = _threshold_of(call, threshold, row, outer, inner, COMPUTE)
+    outer, inner = coordinates(call, row, row_count)
+    rows = _threshold_of(call, threshold, row, row_count, outer, inner, COMPUTE)
     none = tl.zeros((1,), tl.float64)
     total = Sums(none, none, none, none)
     total_shift = tl.full((1,), float("inf"), COMPUTE)
@@ -270,9 +272,10 @@ def sums_backward(
         tl.store(place + 1 + field, total[field])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["row_count"])
 def scores_backward(
     call,
+    row_count,
     grad,
     threshold,
     sums,
@@ -291,8 +294,8 @@ def scores_backward(
     """Adds the sums up, in their order, and writes the gradient of one program's share."""
     program_id = tl.num_programs(0).to(tl.int64) - 1 - tl.program_id(0)
     row, program = program_id // programs + tl.zeros((1,), tl.int64), program_id % programs
-    outer, inner = coordinates(call, row)
-    rows = _threshold_of(call, threshold, row, outer, inner, COMPUTE)
+    outer, inner = coordinates(call, row, row_count)
+    rows = _threshold_of(call, threshold, row, row_count, outer, inner, COMPUTE)
     lane = tl.arange(0, SUM_LANES)[None, :]
     has_sums = lane < sum_programs
     every = sums + (row[:, None] * sum_programs + lane) * SUMS

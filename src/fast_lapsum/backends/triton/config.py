@@ -11,12 +11,13 @@ from typing import NamedTuple
 #: The longest row that one program holds, in bytes of what is computed in.
 LONGEST_BLOCK_BYTES = 4 * 32768
 #: Tiles of short rows, one warp each: rows of up to so many scores, and scores of a thread.
-TILES = ((8, 8), (32, 8), (64, 16), (128, 16), (256, 32))
-#: Warps for one row of up to so many scores.
-BLOCKS = ((512, 2), (4096, 4), (8192, 8), (16384, 16), (32768, 16))
+TILES = ((8, 8), (32, 16), (64, 16), (128, 32), (256, 32))
+#: Warps for one row of up to so many bytes of what is computed in, and registers of a thread: 64
+#: float32 scores each, with as many registers for all else, leave room for two rows at a time.
+BLOCKS = ((4096, 1, None), (16384, 2, 128), (32768, 4, 128), (65536, 8, 128), (131072, 16, 128))
 #: The same for backward, which holds two numbers per score.
-TILES_BACKWARD = ((8, 8), (32, 8), (64, 8), (256, 16))
-BLOCKS_BACKWARD = ((512, 2), (1024, 4), (4096, 8), (16384, 16))
+TILES_BACKWARD = ((8, 8), (32, 8), (64, 16), (256, 16))
+BLOCKS_BACKWARD = ((2048, 2, None), (4096, 4, None), (16384, 8, None), (65536, 16, None))
 #: A team's programs, all rows together, are about so many: what a large device has room for.
 PROGRAMS = 128
 LEAST_CHUNK = 1024
@@ -24,8 +25,8 @@ MOST_CHUNKS = 1024
 #: A member holds its chunk where all chunks of a row are on the device at once.
 MOST_MEMBERS = 128
 SAMPLE = 2048
-#: Scores of a part that a thread holds: what is added up side by side.
-PART = 4
+#: Scores of a part that a thread holds: what is added up side by side; more of them compile faster.
+PART, PART_OF_BLOCK = 4, 8
 
 
 class TilePlan(NamedTuple):
@@ -114,25 +115,33 @@ def longest_block(itemsize: int) -> int:
     return LONGEST_BLOCK_BYTES // itemsize
 
 
+def longest_block_backward(itemsize: int) -> int:
+    """The longest row whose gradient one program takes, for numbers of so many bytes."""
+    return LONGEST_BLOCK_BYTES // 2 // itemsize
+
+
 def tile_plan(
     n: int,
     width: int,
+    itemsize: int = 4,
     tiles: tuple[tuple[int, int], ...] = TILES,
-    blocks: tuple[tuple[int, int], ...] = BLOCKS,
+    blocks: tuple[tuple[int, int, int | None], ...] = BLOCKS,
 ) -> TilePlan:
     """How rows of n scores are held by one program; ``width`` of them are one access to memory."""
     block = max(power_of_two(n), 8)
     for longest, per_thread in tiles:
         if block <= longest:
             lanes = block // per_thread
-            return _tile(32 // lanes, per_thread, lanes, width, 1)
-    warps = next(warps for longest, warps in blocks if block <= longest)
-    return _tile(1, block // (32 * warps), 32 * warps, width, warps)
+            return _tile(32 // lanes, per_thread, lanes, width, 1, PART)
+    held = block * itemsize
+    warps, registers = next((w, most) for longest, w, most in blocks if held <= longest)
+    plan = _tile(1, block // (32 * warps), 32 * warps, width, warps, PART_OF_BLOCK)
+    return plan._replace(registers=registers)
 
 
-def _tile(rows: int, per_thread: int, lanes: int, width: int, warps: int) -> TilePlan:
+def _tile(rows: int, per_thread: int, lanes: int, width: int, warps: int, part: int) -> TilePlan:
     width = min(width, per_thread)
-    held = min(max(PART, width), per_thread)
+    held = min(max(part, width), per_thread)
     return TilePlan(rows, per_thread // held, held // width, lanes, width, warps)
 
 

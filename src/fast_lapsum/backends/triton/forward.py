@@ -9,12 +9,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .mask import hard_mask_of, is_in_limit, mask_of, ties_in
+from .mask import any_mask, hard_mask, is_in_limit, soft_mask, ties_in
 from .numbers import any_row, exponent_scale, smallest_normal
-from .passes import Look, Source, Survey, block_start, over_rows, read_parts
+from .passes import Look, Source, Survey, block_start, over_rows, read_part, read_parts
 from .sample import sample_guess
 from .solve import Guess, guess_of, solve, survey_rows
-from .team import COUNTER_STRIDE, FIELDS, Team, collect, cross, leave
+from .team import COUNTER_STRIDE, FIELDS, Team, collect, cross, field_of, leave
 from .views import (
     across,
     budget_of,
@@ -53,31 +53,37 @@ def _first_score(call, outer, inner, LARGEST: tl.constexpr, COMPUTE: tl.constexp
 
 
 @triton.jit
-def _write_parts(
-    source,
-    r,
-    first,
-    out,
-    is_row,
-    k,
-    t,
-    pair,
-    earlier,
-    HARD: tl.constexpr,
-    ANY_LIMIT: tl.constexpr,
-    COMPUTE: tl.constexpr,
-):
-    """The masks of parts of rows; returns how many scores equalled the boundary by then."""
+def _written(source, first, part, is_row):
+    """The indices of a part, and which of them are to be written."""
+    index = part_indices(first, part, source.REPEATS, source.LANES, source.WIDTH)
+    written = across(is_row)
+    if source.PADDED:
+        written = written & exist(index, source.call.n, source.WIDTH)
+    return index, written
+
+
+@triton.jit
+def _write_held(source, r, first, out, is_row, t, pair, COMPUTE: tl.constexpr):
+    """Soft masks of parts in registers."""
     for part in tl.static_range(source.PARTS):
-        index = part_indices(first, part, source.REPEATS, source.LANES, source.WIDTH)
-        written = across(is_row)
-        if source.PADDED:
-            written = written & exist(index, source.call.n, source.WIDTH)
+        index, written = _written(source, first, part, is_row)
+        p = soft_mask(r[part], pair.hi, pair.lo, t, COMPUTE)
+        store_values(out, source.outer, source.inner, index, written, p, source.WIDTH)
+
+
+@triton.jit
+def _write_read(
+    source, first, out, is_row, k, t, pair, earlier, HARD: tl.constexpr, COMPUTE: tl.constexpr
+):
+    """Masks of any kind of parts that are read again; returns the scores tied with a boundary."""
+    for part in range(source.PARTS):
+        r = read_part(source, first, part, COMPUTE)
+        index, written = _written(source, first, part, is_row)
         if HARD:
-            p = hard_mask_of(r[part], k, pair.hi, pair.above, earlier, COMPUTE)
-            earlier += ties_in(r[part], pair.hi).to(tl.float64)
+            p = hard_mask(r, k, pair.hi, pair.above, earlier, COMPUTE)
+            earlier += ties_in(r, pair.hi).to(tl.float64)
         else:
-            p = mask_of(r[part], pair.hi, pair.lo, t, ANY_LIMIT, COMPUTE)
+            p = any_mask(r, pair.hi, pair.lo, t, COMPUTE)
         store_values(out, source.outer, source.inner, index, written, p, source.WIDTH)
     return earlier
 
@@ -92,24 +98,24 @@ def _solve_tile(
     guess = guess_of(survey, origin, mean, square, k, t, start, is_hard, COMPUTE)
     meetings = tl.zeros((), tl.int32)  # there is nobody to meet
     pair, _ = solve(source, survey, k, t, is_hard, guess, None, meetings, COMPUTE)
-    r = source.r
     none = 0.0 * k
     if HARD:
         is_ranked = t >= 0
         near = guess_of(survey, origin, mean, square, k, t, start, is_ranked, COMPUTE)
         ranked, _ = solve(source, survey, k, t, is_ranked, near, None, meetings, COMPUTE)
-        _write_parts(source, r, 0, out, is_row, k, t, ranked, none, True, False, COMPUTE)
+        _write_read(source, 0, out, is_row, k, t, ranked, none, True, COMPUTE)
     else:
         if any_row(is_in_limit(pair.hi, t, COMPUTE)):
-            _write_parts(source, r, 0, out, is_row, k, t, pair, none, False, True, COMPUTE)
+            _write_read(source, 0, out, is_row, k, t, pair, none, False, COMPUTE)
         else:
-            _write_parts(source, r, 0, out, is_row, k, t, pair, none, False, False, COMPUTE)
+            _write_held(source, source.r, 0, out, is_row, t, pair, COMPUTE)
     return pair
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["row_count"])
 def tile_forward(
     call,
+    row_count,
     warm_start,
     out,
     threshold,
@@ -125,10 +131,9 @@ def tile_forward(
 ):
     """Masks and threshold pairs of ROWS rows, held in registers from load to mask."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    is_row = row < call.row_count
-    outer, inner = coordinates(call, row)
+    is_row = row < row_count
+    outer, inner = coordinates(call, row, row_count)
     r = read_parts(
-        # fmt: off
         Source(
             None,
             0,
@@ -146,7 +151,6 @@ def tile_forward(
             WIDTH,
             1,
         ),
-        # fmt: on
         0,
         COMPUTE,
     )
@@ -155,7 +159,6 @@ def tile_forward(
     start = _warm_start_of(warm_start, outer, inner, LARGEST, COMPUTE)
     origin = _first_score(call, outer, inner, LARGEST, COMPUTE)
     pair = _solve_tile(
-        # fmt: off
         Source(
             r,
             0,
@@ -173,17 +176,17 @@ def tile_forward(
             WIDTH,
             1,
         ),
-        # fmt: on
         *(out, is_row, k, t, start, origin, HARD, COMPUTE),
     )
     _store_pair(threshold, row, pair.hi, pair.lo, is_row)
 
 
 @triton.jit
-def _ties_of_parts(source, r, boundary):
-    ties = ties_in(r[0], boundary)
-    for part in tl.static_range(1, source.PARTS):
-        ties += ties_in(r[part], boundary)
+def _ties_from(source, first, boundary, COMPUTE: tl.constexpr):
+    """How many scores of the parts from an index on equal the boundary."""
+    ties = tl.zeros((1,), tl.int64)
+    for part in range(source.PARTS):
+        ties += ties_in(read_part(source, first, part, COMPUTE), boundary)
     return ties
 
 
@@ -191,14 +194,13 @@ def _ties_of_parts(source, r, boundary):
 def _count_ties(source, pair, crossings, COMPUTE: tl.constexpr):
     """Every member leaves how many scores of its chunks equal the boundary."""
     if source.HELD:
-        ties = _ties_of_parts(source, source.r, pair.hi)
+        ties = _ties_from(source, source.first, pair.hi, COMPUTE)
         leave((ties,), source.team, source.team.member, crossings, source.CHUNK_LANES)
     else:
         for chunk in range(source.team.member, source.team.chunks, source.team.size):
             total = tl.zeros((1,), tl.int64)
             for block in range(source.blocks):
-                r = read_parts(source, block_start(source, chunk, block), COMPUTE)
-                total += _ties_of_parts(source, r, pair.hi)
+                total += _ties_from(source, block_start(source, chunk, block), pair.hi, COMPUTE)
             leave((total,), source.team, chunk, crossings, source.CHUNK_LANES)
     cross(source.team, crossings)
 
@@ -206,44 +208,39 @@ def _count_ties(source, pair, crossings, COMPUTE: tl.constexpr):
 @triton.jit
 def _ties_before(source, chunk, crossings):
     """How many scores of earlier chunks equal the boundary, from what was left at a meeting."""
-    counts = collect(source.team, crossings, 0, 0.0, source.CHUNK_LANES)
+    collected = collect(source.team, crossings, 1, source.CHUNK_LANES)
+    counts = field_of(collected, 0, 0.0, source.team)
     lane = tl.arange(0, source.CHUNK_LANES)[None, :]
     return tl.sum(tl.where(lane < chunk, counts, 0.0), 1)
 
 
 @triton.jit
-def _write_chunks(
-    source,
-    out,
-    k,
-    t,
-    pair,
-    crossings,
-    HARD: tl.constexpr,
-    ANY_LIMIT: tl.constexpr,
-    COMPUTE: tl.constexpr,
-):
-    """A member's part of the mask."""
-    is_row = k == k
-    is_row = is_row | (~is_row)  # every member writes
+def _write_chunks(source, out, t, pair, COMPUTE: tl.constexpr):
+    """A member's part of a soft mask."""
+    is_row = t == t
     if source.HELD:
-        earlier = 0.0 * k
-        if HARD:
-            earlier = _ties_before(source, source.team.member, crossings)
-        r = source.r
-        first = source.first
-        _write_parts(source, r, first, out, is_row, k, t, pair, earlier, HARD, ANY_LIMIT, COMPUTE)
+        _write_held(source, source.r, source.first, out, is_row, t, pair, COMPUTE)
     else:
         for chunk in range(source.team.member, source.team.chunks, source.team.size):
-            before = 0.0 * k
-            if HARD:
-                before = _ties_before(source, chunk, crossings)
             for block in range(source.blocks):
-                start = block_start(source, chunk, block)
-                r = read_parts(source, start, COMPUTE)
-                before = _write_parts(
-                    source, r, start, out, is_row, k, t, pair, before, HARD, ANY_LIMIT, COMPUTE
-                )
+                first = block_start(source, chunk, block)
+                r = read_parts(source, first, COMPUTE)
+                _write_held(source, r, first, out, is_row, t, pair, COMPUTE)
+
+
+@triton.jit
+def _write_any_chunks(
+    source, out, k, t, pair, crossings, HARD: tl.constexpr, COMPUTE: tl.constexpr
+):
+    """A member's part of a mask of any kind."""
+    is_row = tl.full((1,), 1, tl.int1)
+    for chunk in range(source.team.member, source.team.chunks, source.team.size):
+        earlier = 0.0 * k
+        if HARD:
+            earlier = _ties_before(source, chunk, crossings)
+        for block in range(source.blocks):
+            first = block_start(source, chunk, block)
+            earlier = _write_read(source, first, out, is_row, k, t, pair, earlier, HARD, COMPUTE)
 
 
 @triton.jit
@@ -286,19 +283,20 @@ def _solve_shared_row(
         near = Guess(pair.hi, tl.maximum(t.to(COMPUTE), error))
         boundary, crossings = solve(source, survey, k, t, t >= 0, near, None, crossings, COMPUTE)
         _count_ties(source, boundary, crossings, COMPUTE)
-        _write_chunks(source, out, k, t, boundary, crossings, True, False, COMPUTE)
+        _write_any_chunks(source, out, k, t, boundary, crossings, True, COMPUTE)
         crossings += 1
     else:
         if any_row(is_in_limit(pair.hi, t, COMPUTE)):
-            _write_chunks(source, out, k, t, pair, crossings, False, True, COMPUTE)
+            _write_any_chunks(source, out, k, t, pair, crossings, False, COMPUTE)
         else:
-            _write_chunks(source, out, k, t, pair, crossings, False, False, COMPUTE)
+            _write_chunks(source, out, t, pair, COMPUTE)
     return crossings
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["row_count"])
 def team_forward(
     call,
+    row_count,
     warm_start,
     out,
     threshold,
@@ -329,14 +327,13 @@ def team_forward(
     partials += number.to(tl.int64) * (2 * FIELDS * CHUNK_LANES)
     team = Team(partials, counters + number * COUNTER_STRIDE, member, size, chunks)
     crossings = tl.zeros((), tl.int32)
-    for row_number in range(number, call.row_count, team_count):
+    for row_number in range(number, row_count, team_count):
         row = tl.zeros((1,), tl.int64) + row_number
-        outer, inner = coordinates(call, row)
+        outer, inner = coordinates(call, row, row_count)
         first = (tl.zeros((), tl.int64) + member) * (PARTS * REPEATS * LANES * WIDTH)
         r = None
         if HELD:
             r = read_parts(
-                # fmt: off
                 Source(
                     None,
                     first,
@@ -354,12 +351,10 @@ def team_forward(
                     WIDTH,
                     CHUNK_LANES,
                 ),
-                # fmt: on
                 first,
                 COMPUTE,
             )
         crossings = _solve_shared_row(
-            # fmt: off
             Source(
                 r,
                 first,
@@ -377,6 +372,5 @@ def team_forward(
                 WIDTH,
                 CHUNK_LANES,
             ),
-            # fmt: on
             *(warm_start, out, threshold, row, crossings, HARD, SAMPLE, COMPUTE),
         )

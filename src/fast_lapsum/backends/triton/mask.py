@@ -31,22 +31,20 @@ def _soft_mask(r, hi, lo, inverse):
 
 
 @triton.jit
-def _limit_mask(r, hi, lo, t, is_limit, COMPUTE: tl.constexpr):
+def soft_mask(r, hi, lo, t, COMPUTE: tl.constexpr):
+    """The mask of rows of which none is in the hard limit."""
+    return _soft_mask(r, hi, lo, exponent_scale(t, COMPUTE))
+
+
+@triton.jit
+def any_mask(r, hi, lo, t, COMPUTE: tl.constexpr):
     """The mask of rows of any kind: soft, in the hard limit, or unanswered (NaN)."""
+    is_limit = is_in_limit(hi, t, COMPUTE)
     p = _soft_mask(r, hi, lo, exponent_scale(tl.where(is_limit, 1.0, t), COMPUTE))
     q = tl.where(r == across(hi), across(lo), (r > across(hi)).to(COMPUTE))
     q = tl.where(r == float("-inf"), 0.0, q)
     q = tl.where(across(hi != hi), float("nan"), q)
     return tl.where(across(is_limit), q, p)
-
-
-@triton.jit
-def mask_of(r, hi, lo, t, ANY_LIMIT: tl.constexpr, COMPUTE: tl.constexpr):
-    """The mask of rows; ANY_LIMIT: some of them may be in the hard limit."""
-    if ANY_LIMIT:
-        return _limit_mask(r, hi, lo, t, is_in_limit(hi, t, COMPUTE), COMPUTE)
-    else:
-        return _soft_mask(r, hi, lo, exponent_scale(t, COMPUTE))
 
 
 @triton.jit
@@ -73,7 +71,7 @@ def ties_in(r, boundary):
 
 
 @triton.jit
-def hard_mask_of(r, k, boundary, above, earlier, COMPUTE: tl.constexpr):
+def hard_mask(r, k, boundary, above, earlier, COMPUTE: tl.constexpr):
     """Ones for the k first scores, the earliest of tied ones first; NaN for unanswered rows.
 
     ``above`` are greater than the boundary, ``earlier`` equal it and lie before these scores.

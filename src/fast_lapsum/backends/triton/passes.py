@@ -1,8 +1,9 @@
 """What one pass over a row's scores tells: counts, tail sums, extremes, for a trial threshold.
 
-Every pass is a KIND: its terms for each score, and how two of them are added. It runs over scores
-in registers, or over a row that a team shares, in registers or read again. What a program has at a
-time is in parts, which are added score by score before any thread hears of another.
+Every pass is a KIND: its terms for each score, and how two of them are added. What a program has of
+a row is in parts, which are added score by score before any thread hears of another. The passes
+that every row takes run over parts in registers. The others read them again: they are rare, and
+would cost all rows registers, and every first call time to compile.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .team import collect, cross, leave
+from .team import collect, cross, field_of, leave
 from .views import across, exist, load_scores, part_indices
 
 
@@ -82,13 +83,8 @@ def _add_look(a0, a1, a2, a3, a4, b0, b1, b2, b3, b4):
 
 
 @triton.jit
-def _add_pass(a0, a1, a2, a3, a4, b0, b1, b2, b3, b4):
-    return a0 + b0, a1 + b1, a2 + b2, tl.maximum(a3, b3), tl.minimum(a4, b4)
-
-
-@triton.jit
-def _add_strict(a0, a1, a2, b0, b1, b2):
-    return a0 + b0, a1 + b1, tl.maximum(a2, b2)
+def _add_pass(a0, a1, a2, a3, a4, a5, b0, b1, b2, b3, b4, b5):
+    return a0 + b0, a1 + b1, a2 + b2, a3 + b3, tl.maximum(a4, b4), tl.minimum(a5, b5)
 
 
 @triton.jit
@@ -117,8 +113,6 @@ def _reduced(terms, AXIS: tl.constexpr, KIND: tl.constexpr):
         return tl.reduce(terms, AXIS, _add_look)
     elif KIND == "pass":
         return tl.reduce(terms, AXIS, _add_pass)
-    elif KIND == "strict":
-        return tl.reduce(terms, AXIS, _add_strict)
     elif KIND == "moments":
         return tl.reduce(terms, AXIS, _add_moments)
     elif KIND == "survey":
@@ -135,12 +129,6 @@ def _of_threads(terms, KIND: tl.constexpr):
 
 
 @triton.jit
-def _summed(terms, KIND: tl.constexpr):
-    """Terms of scores added up to one number per row: what a thread has first."""
-    return _reduced(_of_threads(terms, KIND), 1, KIND)
-
-
-@triton.jit
 def _joined(a, b, KIND: tl.constexpr):
     """Two sums of one KIND as one."""
     if KIND == "glance" or KIND == "tails":
@@ -149,8 +137,6 @@ def _joined(a, b, KIND: tl.constexpr):
         return _add_look(*a, *b)
     elif KIND == "pass":
         return _add_pass(*a, *b)
-    elif KIND == "strict":
-        return _add_strict(*a, *b)
     elif KIND == "moments":
         return _add_moments(*a, *b)
     elif KIND == "survey":
@@ -163,11 +149,11 @@ def _joined(a, b, KIND: tl.constexpr):
 @triton.jit
 def _nothing(KIND: tl.constexpr, FIELD: tl.constexpr):
     """What a field of a KIND is where there are no scores."""
-    nearest = (KIND == "pass" and FIELD == 3) or (KIND == "strict" and FIELD == 2)
-    ends = KIND == "survey" or KIND == "first"
-    if nearest or (ends and FIELD == 4):
+    ends = KIND == "survey" or KIND == "first" or KIND == "moments"
+    low: tl.constexpr = 0 if KIND == "moments" else 3
+    if (KIND == "pass" and FIELD == 4) or (ends and FIELD == low + 1):
         return float("-inf")
-    elif (KIND == "pass" and FIELD == 4) or (ends and FIELD == 3):
+    elif (KIND == "pass" and FIELD == 5) or (ends and FIELD == low):
         return float("inf")
     else:
         return 0.0
@@ -194,7 +180,7 @@ def _look_terms(r, b, half_window, inverse, COMPUTE: tl.constexpr):
 
 
 @triton.jit
-def _survey_terms(r, inside, origin, COMPUTE: tl.constexpr):
+def _survey_terms(r, origin, COMPUTE: tl.constexpr):
     is_finite = tl.abs(r) < float("inf")
     distance = tl.where(is_finite, r - across(origin), 0.0)
     return (
@@ -210,7 +196,10 @@ def _survey_terms(r, inside, origin, COMPUTE: tl.constexpr):
 
 @triton.jit
 def _terms(r, inside, at, KIND: tl.constexpr, COMPUTE: tl.constexpr):
-    """The terms of every score of [rows, lanes]; ``at`` is what the KIND looks at, per row."""
+    """The terms of every score; ``at`` is what the KIND looks at, per row.
+
+    ``inside`` is for moments alone: which scores exist, None if all do.
+    """
     if KIND == "glance":
         b, inverse = at
         e = _decay(r - across(b), across(inverse))
@@ -223,19 +212,15 @@ def _terms(r, inside, at, KIND: tl.constexpr, COMPUTE: tl.constexpr):
         b, inverse = at
         e = _decay(r - across(b), across(inverse))
         is_above = r > across(b)
+        is_below = r < across(b)
         return (
             is_above.to(COMPUTE),
-            tl.where(is_above, 0.0, e),
+            (r == across(b)).to(COMPUTE),
+            tl.where(is_below, e, 0.0),
             tl.where(is_above, e, 0.0),
-            tl.where(is_above, float("-inf"), r),
+            tl.where(is_below, r, float("-inf")),
             tl.where(is_above, r, float("inf")),
         )
-    elif KIND == "strict":
-        b, inverse = at
-        is_below = r < across(b)
-        e = _decay(r - across(b), across(inverse))
-        below = tl.where(is_below, r, float("-inf"))
-        return (r == across(b)).to(COMPUTE), tl.where(is_below, e, 0.0), below
     elif KIND == "tails":
         lower, upper, from_lower, from_upper, inverse = at
         is_above = r >= across(upper)
@@ -256,11 +241,11 @@ def _terms(r, inside, at, KIND: tl.constexpr, COMPUTE: tl.constexpr):
             high = tl.where(inside, r, float("-inf"))
         return low, high, distance, distance * distance
     elif KIND == "survey":
-        return _survey_terms(r, inside, at[0], COMPUTE)
+        return _survey_terms(r, at[0], COMPUTE)
     else:
         tl.static_assert(KIND == "first")
         b, half_window, inverse = at
-        finite, infinite, nans, low, high, _, _ = _survey_terms(r, inside, b, COMPUTE)
+        finite, infinite, nans, low, high, _, _ = _survey_terms(r, b, COMPUTE)
         above, below, higher, beyond, within = _look_terms(r, b, half_window, inverse, COMPUTE)
         return finite, infinite, nans, low, high, above, below, higher, beyond, within
 
@@ -268,22 +253,33 @@ def _terms(r, inside, at, KIND: tl.constexpr, COMPUTE: tl.constexpr):
 @triton.constexpr_function
 def _fields(kind: str) -> int:
     """How many numbers a KIND gives."""
-    return {"look": 5, "pass": 5, "survey": 7, "first": 10}.get(kind, 3)
+    return {"moments": 4, "look": 5, "pass": 6, "survey": 7, "first": 10}.get(kind, 3)
+
+
+@triton.constexpr_function
+def _is_common(kind: str) -> bool:
+    """Whether every row takes such a pass."""
+    return kind in ("moments", "glance", "first")
+
+
+@triton.jit
+def read_part(source, first, part, COMPUTE: tl.constexpr):
+    """A part of a row from the index ``first`` on."""
+    index = part_indices(first, part, source.REPEATS, source.LANES, source.WIDTH)
+    inside = exist(index, source.call.n, source.WIDTH) if source.PADDED else None
+    LARGEST: tl.constexpr = source.LARGEST
+    WIDTH: tl.constexpr = source.WIDTH
+    return load_scores(
+        source.call, source.outer, source.inner, index, inside, LARGEST, WIDTH, COMPUTE
+    )
 
 
 @triton.jit
 def read_parts(source, first, COMPUTE: tl.constexpr):
     """The parts of a row from the index ``first`` on."""
     r = ()
-    LARGEST: tl.constexpr = source.LARGEST
-    WIDTH: tl.constexpr = source.WIDTH
     for part in tl.static_range(source.PARTS):
-        index = part_indices(first, part, source.REPEATS, source.LANES, source.WIDTH)
-        inside = exist(index, source.call.n, source.WIDTH) if source.PADDED else None
-        scores = load_scores(
-            source.call, source.outer, source.inner, index, inside, LARGEST, WIDTH, COMPUTE
-        )
-        r = r + (scores,)
+        r = r + (read_part(source, first, part, COMPUTE),)  # type: ignore[assignment]
     return r
 
 
@@ -295,8 +291,8 @@ def block_start(source, chunk, block):
 
 
 @triton.jit
-def _over_parts(source, r, first, at, KIND: tl.constexpr, COMPUTE: tl.constexpr):
-    """The terms of all parts, added score by score."""
+def _over_held(source, r, first, at, KIND: tl.constexpr, COMPUTE: tl.constexpr):
+    """The terms of parts in registers, added score by score."""
     for part in tl.static_range(source.PARTS):
         inside = None
         if KIND == "moments" and source.PADDED:
@@ -308,6 +304,26 @@ def _over_parts(source, r, first, at, KIND: tl.constexpr, COMPUTE: tl.constexpr)
         else:
             total = _joined(total, terms, KIND)
     return total
+
+
+@triton.jit
+def _over_read(source, first, at, KIND: tl.constexpr, COMPUTE: tl.constexpr):
+    """The terms of parts that are read again, added score by score."""
+    total = _terms(read_part(source, first, 0, COMPUTE), None, at, KIND, COMPUTE)
+    for part in range(1, source.PARTS):
+        r = read_part(source, first, part, COMPUTE)
+        total = _joined(total, _terms(r, None, at, KIND, COMPUTE), KIND)
+    return total
+
+
+@triton.jit
+def _over_parts(source, first, at, KIND: tl.constexpr, COMPUTE: tl.constexpr):
+    """A pass over the parts from an index on, which are HELD: one number per row and thread."""
+    if _is_common(KIND):
+        terms = _over_held(source, source.r, first, at, KIND, COMPUTE)
+    else:
+        terms = _over_read(source, first, at, KIND, COMPUTE)
+    return _of_threads(terms, KIND)
 
 
 @triton.jit
@@ -328,8 +344,11 @@ def _over_chunk(source, chunk, at, KIND: tl.constexpr, COMPUTE: tl.constexpr):
         total = total + (nothing,)  # type: ignore[assignment]
     for block in range(source.blocks):
         first = block_start(source, chunk, block)
-        r = read_parts(source, first, COMPUTE)
-        terms = _over_parts(source, r, first, at, KIND, COMPUTE)
+        if _is_common(KIND):
+            r = read_parts(source, first, COMPUTE)
+            terms = _over_held(source, r, first, at, KIND, COMPUTE)
+        else:
+            terms = _over_read(source, first, at, KIND, COMPUTE)
         total = _joined(total, _wide(_of_threads(terms, KIND)), KIND)
     return _reduced(total, 1, KIND)
 
@@ -339,21 +358,22 @@ def over_rows(source, at, crossings, KIND: tl.constexpr, COMPUTE: tl.constexpr):
     """One pass of a KIND over all scores of each row, and how often its team has met by now."""
     team = source.team
     if team is None:
-        terms = _over_parts(source, source.r, source.first, at, KIND, COMPUTE)
-        return _summed(terms, KIND), crossings
+        found = _over_parts(source, source.first, at, KIND, COMPUTE)
+        return _reduced(found, 1, KIND), crossings
     else:
         LANES: tl.constexpr = source.CHUNK_LANES
         if source.HELD:
-            terms = _over_parts(source, source.r, source.first, at, KIND, COMPUTE)
-            leave(_summed(terms, KIND), team, team.member, crossings, LANES)
+            mine = _over_parts(source, source.first, at, KIND, COMPUTE)
+            leave(_reduced(mine, 1, KIND), team, team.member, crossings, LANES)
         else:
             for chunk in range(team.member, team.chunks, team.size):
                 found = _over_chunk(source, chunk, at, KIND, COMPUTE)
                 leave(found, team, chunk, crossings, LANES)
         cross(team, crossings)
+        collected = collect(team, crossings, _fields(KIND), LANES)
         every = ()
         for field in tl.static_range(_fields(KIND)):
-            part = collect(team, crossings, field, _nothing(KIND, field), LANES)
+            part = field_of(collected, field, _nothing(KIND, field), team)
             every = every + (part,)  # type: ignore[assignment]
         return _reduced(every, 1, KIND), crossings + 1
 
@@ -375,25 +395,10 @@ def look_around(source, b, half_window, inverse, is_wide, crossings, COMPUTE: tl
 def measure(source, b, inverse, crossings, COMPUTE: tl.constexpr):
     """:class:`Totals` at b.
 
-    Equal scores show as a nearest score that is b itself. Only then are they counted, and S< is
-    taken anew without them: it may be 1e-8 beside their ones, which a sum of both would round away.
+    Scores that equal b are in no sum: S< may be 1e-8 beside their ones, which both together would
+    round away.
     """
     found, crossings = over_rows(source, (b, inverse), crossings, "pass", COMPUTE)
-    above, sum_below, sum_above, nearest_below, nearest_above = found
-    equal_count = 0.0 * above
-    is_on_score = nearest_below == b
-    if tl.max(is_on_score.to(tl.int32), 0) > 0:
-        strict, crossings = over_rows(source, (b, inverse), crossings, "strict", COMPUTE)
-        equal, strictly_below, next_below = strict
-        equal_count = tl.where(is_on_score, equal, equal_count)
-        sum_below = tl.where(is_on_score, strictly_below, sum_below)
-        nearest_below = tl.where(is_on_score, next_below, nearest_below)
-    totals = Totals(
-        above,
-        equal_count,
-        sum_below,
-        sum_above,
-        nearest_below.to(COMPUTE),
-        nearest_above.to(COMPUTE),
-    )
+    above, equal_count, sum_below, sum_above, below, higher = found
+    totals = Totals(above, equal_count, sum_below, sum_above, below.to(COMPUTE), higher.to(COMPUTE))
     return totals, crossings

@@ -123,7 +123,8 @@ def approach(source, row, bracket, guess, error, is_live, first, crossings, COMP
 
     A look takes one closed-form step, and one that is short enough is exact: two to five do for
     most rows. Where the guess may be many temperatures off, counts in a window around the trial say
-    how far to go, and how narrow the next window may be. ``first`` is a look at the guess that was taken before, or None.
+    how far to go, and how narrow the next window may be. ``first`` is a look at the guess that was
+    taken before, or None.
     """
     b = tl.minimum(tl.maximum(guess, bracket.left), bracket.right)
     half_window = 3 * error

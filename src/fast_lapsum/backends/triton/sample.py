@@ -65,7 +65,6 @@ def sample_guess(
     origin = tl.max(tl.max(tl.max(tl.where(number == 0, r, float("-inf")), 3), 0), 1)
     origin = tl.where(tl.abs(origin) < float("inf"), origin, 0.0)
     return _sample_root(
-        # fmt: off
         Source(
             (r,),
             0,
@@ -83,6 +82,5 @@ def sample_guess(
             1,
             1,
         ),
-        # fmt: on
         *(origin, k, t, is_hard, SAMPLE, COMPUTE),
     )

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-#: Float64 numbers that a chunk leaves at most.
-FIELDS = tl.constexpr(10)
+#: Room for the float64 numbers that a chunk leaves.
+FIELDS = tl.constexpr(16)
 #: Counters of teams are as far apart as lines of the cache.
 COUNTER_STRIDE = tl.constexpr(32)
 
@@ -21,7 +21,7 @@ COUNTER_STRIDE = tl.constexpr(32)
 class Team(NamedTuple):
     """One team as its member sees it."""
 
-    partials: Any  # [2, FIELDS, LANES]: a slow member reads one half while a fast one writes
+    partials: Any  # [2, LANES, FIELDS]: a slow member reads one half while a fast one writes
     counter: Any
     member: Any
     size: Any
@@ -30,11 +30,13 @@ class Team(NamedTuple):
 
 @triton.jit
 def leave(found, team, chunk, crossings, LANES: tl.constexpr):
-    """Store what a chunk gave, one number of shape [1] per field."""
-    half = team.partials + (crossings % 2) * (FIELDS * LANES)
-    for field in tl.static_range(len(found)):
-        place = half + field * LANES + chunk + tl.arange(0, 1)
-        tl.store(place, found[field].to(tl.float64))
+    """Store what a chunk gave: numbers of shape [1], by one access to memory."""
+    field = tl.arange(0, FIELDS)
+    numbers = tl.zeros((FIELDS,), tl.float64)
+    for i in tl.static_range(len(found)):
+        numbers = tl.where(field == i, found[i].to(tl.float64), numbers)
+    place = team.partials + ((crossings % 2) * LANES + chunk) * FIELDS + field
+    tl.store(place, numbers, mask=field < len(found))
 
 
 @triton.jit
@@ -49,9 +51,23 @@ def cross(team, crossings):
 
 
 @triton.jit
-def collect(team, crossings, field, nothing, LANES: tl.constexpr):
-    """One field of all chunks, [1, LANES]; past the first-level cache, which may be stale."""
-    half = team.partials + (crossings % 2) * (FIELDS * LANES)
+def collect(team, crossings, COUNT: tl.constexpr, LANES: tl.constexpr):
+    """The first COUNT fields of all chunks, [FIELDS, LANES].
+
+    They are read past the first-level cache, which may be stale.
+    """
     lane = tl.arange(0, LANES)[None, :]
-    place = half + field * LANES + lane
-    return tl.load(place, mask=lane < team.chunks, other=nothing, cache_modifier=".cg")
+    field = tl.arange(0, FIELDS)[:, None]
+    place = team.partials + ((crossings % 2) * LANES + lane) * FIELDS + field
+    is_left = (lane < team.chunks) & (field < COUNT)
+    return tl.load(place, mask=is_left, other=0.0, cache_modifier=".cg")
+
+
+@triton.jit
+def field_of(collected, i, nothing, team):
+    """One field of what was collected, [1, LANES]; ``nothing`` where there is no chunk."""
+    LANES: tl.constexpr = collected.shape[1]
+    lane = tl.arange(0, LANES)[None, :]
+    field = tl.arange(0, FIELDS)[:, None]
+    values = tl.sum(tl.where(field == i, collected, 0.0), 0)[None, :]
+    return tl.where(lane < team.chunks, values, nothing)

@@ -40,14 +40,13 @@ class Call(NamedTuple):
     temperature: Any
     numbers: Any
     n: Any
-    row_count: Any
     inner_count: Any
 
 
 @triton.jit
-def coordinates(call, row):
+def coordinates(call, row, row_count):
     """Outer and inner index of rows; a number over the last row reads the last one again."""
-    row = tl.minimum(row, call.row_count - 1).to(tl.int64)
+    row = tl.minimum(row, row_count - 1).to(tl.int64)
     return row // call.inner_count, row % call.inner_count
 
 

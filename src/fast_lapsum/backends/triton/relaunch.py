@@ -17,6 +17,8 @@ import triton
 from torch import Tensor
 from triton import knobs
 
+from .views import Call, Rows
+
 #: Launchers whose way of being called was tried; with any other every call goes the long way.
 _KNOWN = ("3.6.", "3.7.")
 _is_known = str(triton.__version__).startswith(_KNOWN)
@@ -56,6 +58,24 @@ class Recipe(NamedTuple):
 _recipes: dict[Hashable, Recipe] = {}
 _stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 _device = getattr(torch._C, "_cuda_getDevice", None)
+
+
+class Kept(NamedTuple):
+    """A call of one launch, to be made again for other addresses and numbers."""
+
+    kernel: Any
+    programs: int
+    call: Call
+    row_count: int
+    results: tuple[Rows, ...]  # and grad, where there is one
+    constants: tuple[Any, ...]
+
+
+def keep_call(key: Hashable, kept: Kept) -> None:
+    """Keep a call, unless it was interpreted or Triton is one not known here."""
+    keep(key, kept.kernel)
+    if key in _compiled:
+        _compiled[key] = kept
 
 
 def layout(tensors: Sequence[Tensor | None]) -> tuple[Hashable, ...]:
