@@ -23,6 +23,7 @@ from triton.compiler import ASTSource
 from triton.runtime import JITFunction
 
 from fast_lapsum.backends.triton import launch
+from fast_lapsum.backends.triton.config import TeamPlan
 from test_triton_compiles import DTYPES, SHARED_MEMORY, TYPES
 
 KERNELS = {name: value for name, value in vars(launch).items() if isinstance(value, JITFunction)}
@@ -54,7 +55,12 @@ def record(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Recorded]]:
     monkeypatch.setattr(launch, "on_device", lambda scores: contextlib.nullcontext())
 
     def run(
-        shape: tuple[int, ...], dtype: torch.dtype, *, everything: bool = False, hard: bool = False
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        *,
+        everything: bool = False,
+        hard: bool = False,
+        plan: TeamPlan | None = None,
     ) -> list[Recorded]:
         def new(dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
             return torch.empty(shape, dtype=dtype, device="meta")
@@ -63,7 +69,9 @@ def record(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Recorded]]:
         mask = new(torch.bool, shape) if everything else None
         rows = new(torch.float64, shape[:-1]) if everything else None
         largest = not everything
-        _, pairs = launch.forward(scores, rows, 1.5, rows, 0.5, mask, rows, largest, hard, dtype)
+        _, pairs = launch.forward(
+            scores, rows, 1.5, rows, 0.5, mask, rows, largest, hard, dtype, plan=plan
+        )
         launch.backward(scores, scores, rows, 0.5, mask, pairs, largest, everything)
         return launches
 
@@ -144,13 +152,16 @@ def test_other_gpus(record: Callable[..., list[Recorded]], capability: int) -> N
         _compile(launched, capability)
 
 
-@pytest.mark.parametrize("n", [128, 4096])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_every_dtype_compiles(
-    record: Callable[..., list[Recorded]], dtype: torch.dtype, n: int
-) -> None:
-    """Plain calls of short rows; calls of longer ones with everything, and hard masks."""
-    for launched in record((3, n), dtype, everything=n > 256, hard=n > 256):
+def test_every_dtype_compiles(record: Callable[..., list[Recorded]], dtype: torch.dtype) -> None:
+    for launched in record((3, 128), dtype):
+        _compile(launched)
+
+
+def test_blocks_compile(record: Callable[..., list[Recorded]]) -> None:
+    """One row per program: plain, and with everything and hard masks."""
+    record((3, 4096), torch.float32)
+    for launched in record((3, 1000), torch.bfloat16, everything=True, hard=True):
         _compile(launched)
 
 
@@ -162,5 +173,6 @@ def test_long_rows_compile(record: Callable[..., list[Recorded]]) -> None:
 
 def test_rows_with_everything_compile(record: Callable[..., list[Recorded]]) -> None:
     """Hard masks and rows that are read again; masks, strides, tensors, the smallest."""
-    for launched in record((2, 2**23), torch.bfloat16, everything=True, hard=True):
+    plan = TeamPlan(1024, 2, 49, False, 4, 1)
+    for launched in record((2, 100_000), torch.bfloat16, everything=True, hard=True, plan=plan):
         _compile(launched)
