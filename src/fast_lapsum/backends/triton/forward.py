@@ -143,6 +143,7 @@ def tile_forward(
             None,
             1,
             True,
+            True,
             PADDED,
             LARGEST,
             PARTS,
@@ -167,6 +168,7 @@ def tile_forward(
             inner,
             None,
             1,
+            True,
             True,
             PADDED,
             LARGEST,
@@ -271,10 +273,10 @@ def _solve_shared_row(
     b = tl.where(is_warm, start, b)
     error = tl.where(is_warm, 0.0, error)
     inverse = exponent_scale(tl.maximum(t, smallest_normal(COMPUTE)), COMPUTE)
-    found, crossings = over_rows(source, (b, 3 * error, inverse), crossings, "first", COMPUTE)
-    finite, infinite, nans, lowest, highest, above, below, higher, beyond, within = found
+    found, crossings = over_rows(source, (b, inverse), crossings, "first", COMPUTE)
+    finite, infinite, nans, lowest, highest, above, below, higher = found
     survey = Survey(finite, infinite, nans, lowest.to(COMPUTE), highest.to(COMPUTE))
-    look = Look(above, below, higher, beyond, within)
+    look = Look(above, below, higher)
     guess = Guess(b, error)
     pair, crossings = solve(source, survey, k, t, is_hard, guess, look, crossings, COMPUTE)
     if source.team.member == 0:
@@ -344,6 +346,7 @@ def team_forward(
                     blocks,
                     HELD,
                     True,
+                    True,
                     LARGEST,
                     PARTS,
                     REPEATS,
@@ -364,6 +367,7 @@ def team_forward(
                 team,
                 blocks,
                 HELD,
+                True,
                 True,
                 LARGEST,
                 PARTS,

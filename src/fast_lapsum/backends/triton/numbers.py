@@ -84,17 +84,6 @@ def middle_float(left, right, COMPUTE: tl.constexpr):
 
 
 @triton.jit
-def next_float(x, COMPUTE: tl.constexpr):
-    """The smallest number above x."""
-    x = x + 0.0  # -0 is 0 then
-    if COMPUTE == tl.float64:
-        bits = x.to(tl.int64, bitcast=True)
-    else:
-        bits = x.to(tl.int32, bitcast=True)
-    return tl.where(bits >= 0, bits + 1, bits - 1).to(COMPUTE, bitcast=True)
-
-
-@triton.jit
 def hypotenuse(a, b):
     """sqrt(a^2 + b^2) where neither square may underflow on its own."""
     big = tl.maximum(tl.abs(a), tl.abs(b))
@@ -136,11 +125,23 @@ def lift_of(excess, target, count):
 
 @triton.jit
 def interpolate(left, right, lift_left, lift_right, COMPUTE: tl.constexpr):
-    """Where a straight line through both ends' lifts is zero, kept off the ends."""
+    """Where a straight line through both ends' lifts is zero, kept off the ends.
+
+    Between ends of one sign and very different size it is a line over the logarithm: the lifts of
+    heavy tails are straight there.
+    """
+    left = as_finite(left, COMPUTE)
+    right = as_finite(right, COMPUTE)
     weight = lift_left / (lift_left - lift_right)
     weight = tl.where(lift_left > lift_right, weight, 0.5)
     weight = tl.minimum(tl.maximum(weight, 0.02), 0.98)
-    return as_finite(left, COMPUTE) * (1 - weight) + as_finite(right, COMPUTE) * weight
+    is_positive = (left > 0) & (right > 2 * left)
+    is_negative = (right < 0) & (left < 2 * right)
+    size_left = tl.log2(tl.where(is_positive | is_negative, tl.abs(left), 1.0))
+    size_right = tl.log2(tl.where(is_positive | is_negative, tl.abs(right), 1.0))
+    size = tl.exp2(size_left * (1 - weight) + size_right * weight)
+    straight = left * (1 - weight) + right * weight
+    return tl.where(is_positive, size, tl.where(is_negative, -size, straight))
 
 
 @triton.jit

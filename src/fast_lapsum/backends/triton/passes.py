@@ -32,6 +32,7 @@ class Source(NamedTuple):
     team: Any  # None: every row is in this program alone
     blocks: Any  # of a chunk, where they are not HELD
     HELD: Any
+    AGAIN: Any  # whether they can be read again
     PADDED: Any
     LARGEST: Any
     PARTS: Any
@@ -52,13 +53,11 @@ class Survey(NamedTuple):
 
 
 class Look(NamedTuple):
-    """A cheap pass at b: N>, S<=, S>; and the numbers above b + window, not below b - window."""
+    """A cheap pass at b: N>, S<=, S>."""
 
     above: Any
     below: Any
     higher: Any
-    beyond: Any
-    within: Any
 
 
 class Totals(NamedTuple):
@@ -78,11 +77,6 @@ def _add_glance(a0, a1, a2, b0, b1, b2):
 
 
 @triton.jit
-def _add_look(a0, a1, a2, a3, a4, b0, b1, b2, b3, b4):
-    return a0 + b0, a1 + b1, a2 + b2, a3 + b3, a4 + b4
-
-
-@triton.jit
 def _add_pass(a0, a1, a2, a3, a4, a5, b0, b1, b2, b3, b4, b5):
     return a0 + b0, a1 + b1, a2 + b2, a3 + b3, tl.maximum(a4, b4), tl.minimum(a5, b5)
 
@@ -99,18 +93,15 @@ def _add_survey(a0, a1, a2, a3, a4, a5, a6, b0, b1, b2, b3, b4, b5, b6):
 
 
 @triton.jit
-def _add_first(a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, b0, b1, b2, b3, b4, b5, b6, b7, b8, b9):
+def _add_first(a0, a1, a2, a3, a4, a5, a6, a7, b0, b1, b2, b3, b4, b5, b6, b7):
     lowest, highest = tl.minimum(a3, b3), tl.maximum(a4, b4)
-    numbers = a0 + b0, a1 + b1, a2 + b2, lowest, highest
-    return numbers + (a5 + b5, a6 + b6, a7 + b7, a8 + b8, a9 + b9)
+    return a0 + b0, a1 + b1, a2 + b2, lowest, highest, a5 + b5, a6 + b6, a7 + b7
 
 
 @triton.jit
 def _reduced(terms, AXIS: tl.constexpr, KIND: tl.constexpr):
     if KIND == "glance" or KIND == "tails":
         return tl.reduce(terms, AXIS, _add_glance)
-    elif KIND == "look":
-        return tl.reduce(terms, AXIS, _add_look)
     elif KIND == "pass":
         return tl.reduce(terms, AXIS, _add_pass)
     elif KIND == "moments":
@@ -133,8 +124,6 @@ def _joined(a, b, KIND: tl.constexpr):
     """Two sums of one KIND as one."""
     if KIND == "glance" or KIND == "tails":
         return _add_glance(*a, *b)
-    elif KIND == "look":
-        return _add_look(*a, *b)
     elif KIND == "pass":
         return _add_pass(*a, *b)
     elif KIND == "moments":
@@ -166,17 +155,10 @@ def _decay(distance, inverse):
 
 
 @triton.jit
-def _look_terms(r, b, half_window, inverse, COMPUTE: tl.constexpr):
-    b, half_window = across(b), across(half_window)
-    e = _decay(r - b, across(inverse))
-    is_above = r > b
-    return (
-        is_above.to(COMPUTE),
-        tl.where(is_above, 0.0, e),
-        tl.where(is_above, e, 0.0),
-        (r > b + half_window).to(COMPUTE),
-        (r >= b - half_window).to(COMPUTE),
-    )
+def _glance_terms(r, b, inverse, COMPUTE: tl.constexpr):
+    e = _decay(r - across(b), across(inverse))
+    is_above = r > across(b)
+    return is_above.to(COMPUTE), tl.where(is_above, 0.0, e), tl.where(is_above, e, 0.0)
 
 
 @triton.jit
@@ -202,12 +184,7 @@ def _terms(r, inside, at, KIND: tl.constexpr, COMPUTE: tl.constexpr):
     """
     if KIND == "glance":
         b, inverse = at
-        e = _decay(r - across(b), across(inverse))
-        is_above = r > across(b)
-        return is_above.to(COMPUTE), tl.where(is_above, 0.0, e), tl.where(is_above, e, 0.0)
-    elif KIND == "look":
-        b, half_window, inverse = at
-        return _look_terms(r, b, half_window, inverse, COMPUTE)
+        return _glance_terms(r, b, inverse, COMPUTE)
     elif KIND == "pass":
         b, inverse = at
         e = _decay(r - across(b), across(inverse))
@@ -244,16 +221,16 @@ def _terms(r, inside, at, KIND: tl.constexpr, COMPUTE: tl.constexpr):
         return _survey_terms(r, at[0], COMPUTE)
     else:
         tl.static_assert(KIND == "first")
-        b, half_window, inverse = at
+        b, inverse = at
         finite, infinite, nans, low, high, _, _ = _survey_terms(r, b, COMPUTE)
-        above, below, higher, beyond, within = _look_terms(r, b, half_window, inverse, COMPUTE)
-        return finite, infinite, nans, low, high, above, below, higher, beyond, within
+        above, below, higher = _glance_terms(r, b, inverse, COMPUTE)
+        return finite, infinite, nans, low, high, above, below, higher
 
 
 @triton.constexpr_function
 def _fields(kind: str) -> int:
     """How many numbers a KIND gives."""
-    return {"moments": 4, "look": 5, "pass": 6, "survey": 7, "first": 10}.get(kind, 3)
+    return {"moments": 4, "pass": 6, "survey": 7, "first": 8}.get(kind, 3)
 
 
 @triton.constexpr_function
@@ -319,7 +296,7 @@ def _over_read(source, first, at, KIND: tl.constexpr, COMPUTE: tl.constexpr):
 @triton.jit
 def _over_parts(source, first, at, KIND: tl.constexpr, COMPUTE: tl.constexpr):
     """A pass over the parts from an index on, which are HELD: one number per row and thread."""
-    if _is_common(KIND):
+    if _is_common(KIND) or not source.AGAIN:
         terms = _over_held(source, source.r, first, at, KIND, COMPUTE)
     else:
         terms = _over_read(source, first, at, KIND, COMPUTE)
@@ -364,7 +341,7 @@ def over_rows(source, at, crossings, KIND: tl.constexpr, COMPUTE: tl.constexpr):
         LANES: tl.constexpr = source.CHUNK_LANES
         if source.HELD:
             mine = _over_parts(source, source.first, at, KIND, COMPUTE)
-            leave(_reduced(mine, 1, KIND), team, team.member, crossings, LANES)
+            leave(_reduced(_wide(mine), 1, KIND), team, team.member, crossings, LANES)
         else:
             for chunk in range(team.member, team.chunks, team.size):
                 found = _over_chunk(source, chunk, at, KIND, COMPUTE)
@@ -379,16 +356,11 @@ def over_rows(source, at, crossings, KIND: tl.constexpr, COMPUTE: tl.constexpr):
 
 
 @triton.jit
-def look_around(source, b, half_window, inverse, is_wide, crossings, COMPUTE: tl.constexpr):
-    """A :class:`Look` at b; without counts of the window unless ``is_wide`` says they matter."""
-    if is_wide:
-        found, crossings = over_rows(source, (b, half_window, inverse), crossings, "look", COMPUTE)
-        above, below, higher, beyond, within = found
-    else:
-        glanced, crossings = over_rows(source, (b, inverse), crossings, "glance", COMPUTE)
-        above, below, higher = glanced
-        beyond, within = above, above
-    return Look(above, below, higher, beyond, within), crossings
+def look_at(source, b, inverse, crossings, COMPUTE: tl.constexpr):
+    """A :class:`Look` at b."""
+    found, crossings = over_rows(source, (b, inverse), crossings, "glance", COMPUTE)
+    above, below, higher = found
+    return Look(above, below, higher), crossings
 
 
 @triton.jit

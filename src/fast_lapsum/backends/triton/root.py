@@ -23,19 +23,16 @@ from .numbers import (
     middle_float,
     model_factor,
     negligible_step,
-    next_float,
     sum_of_two,
 )
-from .passes import look_around, measure, over_rows
+from .passes import look_at, measure, over_rows
 
 #: Passes after which the order of floats is only halved, and the most there are.
 BISECT_ONLY_FROM = tl.constexpr(20)
 MOST_PASSES = tl.constexpr(96)
-#: Closed-form steps by cheap looks, and windows, before a row is left to the iteration.
+#: Closed-form steps by cheap looks before a row is left to the iteration.
 MOST_STEPS = tl.constexpr(8)
-MOST_WINDOWS = tl.constexpr(12)
-#: A guess that may be off by so many temperatures needs a window first; the longest step taken.
-COARSE = tl.constexpr(60.0)
+#: No such steps are taken from a guess that may be off by so many temperatures, nor longer ones.
 LONGEST_STEP = tl.constexpr(60.0)
 
 
@@ -59,14 +56,13 @@ class Bracket(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """b + step is the root where ``is_exact``; else a trial, among scores ``spacing`` apart.
+    """b + step is the root where ``is_exact``; else b is a trial.
 
-    ``slope`` is the mass that a unit of distance is worth there.
+    ``slope`` is the mass that a unit of distance is worth there, 0 where that is not known.
     """
 
     b: Any
     step: Any
-    spacing: Any
     slope: Any
     is_exact: Any
 
@@ -119,79 +115,42 @@ def _narrowed(bracket, b, excess, is_live):
 
 @triton.jit
 def approach(source, row, bracket, guess, error, is_live, first, crossings, COMPUTE: tl.constexpr):
-    """Cheap looks, from a guess to a trial within a few scores, or to the root.
+    """Cheap looks, from a guess to the root, or to where the iteration begins.
 
     A look takes one closed-form step, and one that is short enough is exact: two to five do for
-    most rows. Where the guess may be many temperatures off, counts in a window around the trial say
-    how far to go, and how narrow the next window may be. ``first`` is a look at the guess that was
-    taken before, or None.
+    most rows. ``first`` is a look at the guess that was taken before, or None.
     """
     b = tl.minimum(tl.maximum(guess, bracket.left), bracket.right)
-    half_window = 3 * error
-    is_coarse = half_window > row.t * COARSE
     is_exact = is_live & (row.k != row.k)
     step = tl.zeros_like(b)
-    spacing = tl.zeros_like(b)
     slope = tl.zeros_like(b)
-    # Without a guess to speak of the iteration starts from the bracket.
-    is_going = is_live & (tl.abs(guess) < float("inf")) & (error < float("inf"))
+    is_near = (~row.is_hard) & (3 * error <= row.t * LONGEST_STEP)
+    is_going = is_live & is_near & (tl.abs(guess) < float("inf"))
     looks = 0
     while any_row(is_going):
-        is_wide = any_row(is_going & is_coarse)
         if first is None:
-            look, crossings = look_around(
-                source, b, half_window, row.inverse, is_wide, crossings, COMPUTE
-            )
+            look, crossings = look_at(source, b, row.inverse, crossings, COMPUTE)
         else:
             look = first
             if looks > 0:
-                look, crossings = look_around(
-                    source, b, half_window, row.inverse, is_wide, crossings, COMPUTE
-                )
+                look, crossings = look_at(source, b, row.inverse, crossings, COMPUTE)
         looks += 1
-        below = tl.where(row.is_hard, 0.0, look.below)
-        higher = tl.where(row.is_hard, 0.0, look.higher)
         count_excess = _minus_budget(look.above, row.k, COMPUTE)
-        excess = (count_excess + 0.5 * (below - higher)).to(COMPUTE)
-        # A look does not count the scores that equal b: the boundary may be b itself.
-        end = tl.where(row.is_hard & (excess < 0), next_float(b, COMPUTE), b)
-        bracket = _narrowed(bracket, end, excess, is_going)
-        is_more = is_going & (row.k != row.k)
-        if any_row(is_going & (~is_coarse)):
-            is_stepping = is_going & (~is_coarse)
-            relative = closed_form_step(
-                count_excess.to(COMPUTE), below.to(COMPUTE), higher.to(COMPUTE), excess
-            )
-            is_short = tl.abs(relative) <= negligible_step(COMPUTE)
-            step = tl.where(is_stepping, row.t * relative, step)
-            tails = (below + higher).to(COMPUTE)
-            slope = tl.where(is_stepping, 0.5 * tails / row.t, slope)
-            is_exact = is_exact | (is_stepping & is_short)
-            b = tl.where(is_stepping & (~is_short), b + step, b)
-            is_inner = (bracket.left < b) & (b < bracket.right) & (looks < MOST_STEPS)
-            is_more = is_stepping & (~is_short) & is_inner & (tl.abs(relative) < LONGEST_STEP)
-        if is_wide:
-            is_windowed = is_going & is_coarse
-            rising = excess >= 0
-            beside = tl.where(rising, look.above - look.beyond, look.within - look.above)
-            near_by = beside.to(COMPUTE)
-            is_inside = tl.abs(excess) <= near_by
-            per_score = half_window / tl.maximum(near_by, 1.0)
-            ranks = 1.5 * tl.sqrt(near_by) + 1
-            far = tl.where(rising, 3 * half_window, -3 * half_window)
-            ahead = b + tl.where(is_inside, per_score * excess, far)
-            ahead = tl.minimum(tl.maximum(ahead, bracket.left), bracket.right)
-            narrower = half_window * tl.where(is_inside, ranks / tl.maximum(near_by, 1.0), 3.0)
-            b = tl.where(is_windowed, ahead, b)
-            half_window = tl.where(is_windowed, narrower, half_window)
-            spacing = tl.where(is_windowed, per_score, spacing)
-            slope = tl.where(is_windowed, 1 / per_score, slope)
-            is_many = (ranks > 16) & (row.is_hard | (half_window > row.t * COARSE))
-            # An empty window says nothing of how far to go: the iteration sees the nearest scores.
-            is_worth = (looks < MOST_WINDOWS) & (near_by > 0)
-            is_more = is_more | (is_windowed & ((~is_inside) | is_many) & is_worth)
-        is_going = is_more
-    return Trial(b, step, spacing, slope, is_exact), bracket, crossings
+        excess = (count_excess + 0.5 * (look.below - look.higher)).to(COMPUTE)
+        bracket = _narrowed(bracket, b, excess, is_going)
+        relative = closed_form_step(
+            count_excess.to(COMPUTE), look.below.to(COMPUTE), look.higher.to(COMPUTE), excess
+        )
+        is_short = tl.abs(relative) <= negligible_step(COMPUTE)
+        is_exact = is_exact | (is_going & is_short)
+        step = tl.where(is_going, row.t * relative, step)
+        tails = (look.below + look.higher).to(COMPUTE)
+        slope = tl.where(is_going, 0.5 * tails / row.t, slope)
+        b = tl.where(is_going & (~is_short), b + step, b)
+        is_inner = (bracket.left < b) & (b < bracket.right) & (looks < MOST_STEPS)
+        is_more = (~is_short) & is_inner & (tl.abs(relative) < LONGEST_STEP)
+        is_going = is_going & is_more
+    return Trial(b, step, slope, is_exact), bracket, crossings
 
 
 @triton.jit
@@ -201,8 +160,7 @@ def iterate(source, row, bracket, trial, is_live, crossings, COMPUTE: tl.constex
     The root lies in the bracket. Between its ends the logit of the mass is interpolated: a lift is
     by how much it is over that of the budget. The lift of an end which stays while the other one
     moves twice is halved (the Illinois rule), so that a far end does not hold the interpolation
-    back; ``last`` is 1 if the left end moved last, -1 if the right one did. At first the mean
-    distance of scores near the trial leads, where it is known (not 0).
+    back; ``last`` is 1 if the left end moved last, -1 if the right one did.
     """
     t = row.t
     target_mass = row.k.to(COMPUTE)
@@ -289,12 +247,10 @@ def iterate(source, row, bracket, trial, is_live, crossings, COMPUTE: tl.constex
             )
             # One score is left between the nearest ones of both sides, or one more step will do.
             is_hop = (tl.abs(excess) <= 2) | (inner_left >= inner_right)
-            is_guided = (taken <= 4) & (trial.spacing > 0)
             between = interpolate(inner_left, inner_right, lift_left, lift_right, COMPUTE)
             middle = middle_float(bracket.left, bracket.right, COMPUTE)
-            led = tl.where(is_guided, b + trial.spacing * excess, between)
-            led = tl.where(is_hop, end, led)
-            is_halved = (taken >= BISECT_ONLY_FROM) | ((taken % 4 == 0) & (~is_hop))
+            led = tl.where(is_hop, end, between)
+            is_halved = (taken >= BISECT_ONLY_FROM) | ((taken % 6 == 0) & (~is_hop))
             led = tl.where(is_halved, middle, led)
             ahead = tl.where(is_stepwise, ahead, led)
             is_inside = (bracket.left < ahead) & (ahead < bracket.right)

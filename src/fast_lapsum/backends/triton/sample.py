@@ -75,6 +75,7 @@ def sample_guess(
             1,
             True,
             False,
+            False,
             LARGEST,
             1,
             SAMPLE // LANES,
