@@ -16,6 +16,10 @@ import triton.language as tl
 from .team import collect, cross, field_of, leave
 from .views import across, exist, load_scores, part_indices
 
+constexpr_function: Any = getattr(triton, "constexpr_function", None)
+if constexpr_function is None:  # Triton 3.4
+    constexpr_function = tl.core.constexpr_function
+
 
 class Source(NamedTuple):
     """Scores of rows. Names in capitals are constants of the kernel.
@@ -227,13 +231,13 @@ def _terms(r, inside, at, KIND: tl.constexpr, COMPUTE: tl.constexpr):
         return finite, infinite, nans, low, high, above, below, higher
 
 
-@triton.constexpr_function
+@constexpr_function
 def _fields(kind: str) -> int:
     """How many numbers a KIND gives."""
     return {"moments": 4, "pass": 6, "survey": 7, "first": 8}.get(kind, 3)
 
 
-@triton.constexpr_function
+@constexpr_function
 def _is_common(kind: str) -> bool:
     """Whether every row takes such a pass."""
     return kind in ("moments", "glance", "first")
