@@ -186,6 +186,14 @@ def test_strides_and_warm_starts() -> None:
     assert_budget(warm, torch.full(scores.shape[:-1], 2.0, dtype=torch.float64))
 
 
+def test_a_gap_that_sums_do_not_see_across() -> None:
+    """Both sums have squares below the smallest number: no step from them is certain."""
+    scores = torch.cat((torch.zeros(1, 10), torch.full((1, 10), 120.0)), 1)
+    start = torch.tensor([60.0001])
+    _, threshold = forward(scores, 10.0, 1.0, warm_start=start)
+    assert abs(float(threshold.double().sum()) - 60) < 1e-5
+
+
 def assert_right(batch: Batch, plan: Plan, name: str) -> None:
     k, t = batch.k, batch.temperature
     p, _ = forward(batch.scores, k, t, plan, mask=batch.mask, largest=batch.largest)

@@ -323,6 +323,11 @@ def test_short_rows_are_launched_again_as_they_were(monkeypatch: pytest.MonkeyPa
 
     kept = [torch.empty(1000) for _ in range(3)]
     call(10.3, 0.7, 0)
+    assert all(
+        rows.start is None
+        for made in relaunch._compiled.values()
+        for rows in (made.call.scores, *made.results)
+    ), "what is kept must not hold a call's tensors"
     again, relaunched = call(7.1, 0.3, 1)
     assert relaunched == [True, True]
     relaunch._compiled.clear()

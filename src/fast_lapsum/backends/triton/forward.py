@@ -49,6 +49,11 @@ def _first_score(call, outer, inner, LARGEST: tl.constexpr, COMPUTE: tl.constexp
     place = row_start(call.scores, outer, inner)
     origin = tl.load(place, mask=tl.zeros_like(outer) < call.n, other=0.0).to(COMPUTE)
     origin = origin if LARGEST else -origin
+    if call.mask is not None:  # what takes no part may be far from the others
+        keep = tl.load(
+            row_start(call.mask, outer, inner), mask=tl.zeros_like(outer) < call.n, other=0
+        )
+        origin = tl.where(keep != 0, origin, 0.0)
     return tl.where(tl.abs(origin) < float("inf"), origin, 0.0)
 
 

@@ -14,6 +14,8 @@ SATURATION = tl.constexpr(800.0)
 HOTTEST = tl.constexpr(256.0)
 #: Sums below this have lost their digits to denormals and count as nothing.
 VANISHED = tl.constexpr(2.0**-100)
+#: The square of a sum from here on is a normal number.
+SQUARABLE = tl.constexpr(2.0**-60)
 LN2 = tl.constexpr(0.6931471805599453)
 
 
@@ -161,8 +163,9 @@ def prior_bracket(lowest, highest, share, count, t, COMPUTE: tl.constexpr):
     shift = tl.where(2 * share <= count, shift, -shift)
     tiny = smallest_normal(COMPUTE)
     slack = 2.0**-50 if COMPUTE == tl.float64 else 2.0**-21  # rounding must not exclude the root
-    left = lowest - shift - slack * (tl.abs(lowest) + tl.abs(shift)) - tiny
-    right = highest - shift + slack * (tl.abs(highest) + tl.abs(shift)) + tiny
+    of_shift = tl.abs(shift) + t.to(COMPUTE)  # the logarithm of nearly 1 is off by as much as of 2
+    left = lowest - shift - slack * (tl.abs(lowest) + of_shift) - tiny
+    right = highest - shift + slack * (tl.abs(highest) + of_shift) + tiny
     return left, right
 
 

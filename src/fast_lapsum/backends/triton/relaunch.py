@@ -71,11 +71,18 @@ class Kept(NamedTuple):
     constants: tuple[Any, ...]
 
 
-def keep_call(key: Hashable, kept: Kept) -> None:
-    """Keep a call, unless it was interpreted or Triton is one not known here."""
-    keep(key, kept.kernel)
-    if key in _compiled:
-        _compiled[key] = kept
+def keep_call(key: Hashable, made: Kept) -> None:
+    """Keep a call, unless it was interpreted or Triton is one not known here.
+
+    Its tensors are left out: they are replaced in every call, and would be kept from being freed.
+    """
+    if not (_is_known and hasattr(made.kernel, "packed_metadata")):
+        return
+    if len(_compiled) >= _MOST:
+        _compiled.clear()
+    call = made.call._replace(scores=made.call.scores._replace(start=None))
+    results = tuple(rows._replace(start=None) for rows in made.results)
+    _compiled[key] = made._replace(call=call, results=results)
 
 
 def layout(tensors: Sequence[Tensor | None]) -> tuple[Hashable, ...]:

@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 
 from .numbers import (
+    SQUARABLE,
     VANISHED,
     any_row,
     as_finite,
@@ -141,14 +142,16 @@ def approach(source, row, bracket, guess, error, is_live, first, crossings, COMP
         relative = closed_form_step(
             count_excess.to(COMPUTE), look.below.to(COMPUTE), look.higher.to(COMPUTE), excess
         )
-        is_short = tl.abs(relative) <= negligible_step(COMPUTE)
+        tails = (look.below + look.higher).to(COMPUTE)
+        # The squares of smaller sums are no normal numbers: the iteration does without them.
+        is_told = tails >= SQUARABLE
+        is_short = is_told & (tl.abs(relative) <= negligible_step(COMPUTE))
         is_exact = is_exact | (is_going & is_short)
         step = tl.where(is_going, row.t * relative, step)
-        tails = (look.below + look.higher).to(COMPUTE)
         slope = tl.where(is_going, 0.5 * tails / row.t, slope)
         b = tl.where(is_going & (~is_short), b + step, b)
         is_inner = (bracket.left < b) & (b < bracket.right) & (looks < MOST_STEPS)
-        is_more = (~is_short) & is_inner & (tl.abs(relative) < LONGEST_STEP)
+        is_more = is_told & (~is_short) & is_inner & (tl.abs(relative) < LONGEST_STEP)
         is_going = is_going & is_more
     return Trial(b, step, slope, is_exact), bracket, crossings
 
