@@ -205,7 +205,7 @@ def test_bars_know_their_temperatures_and_their_words() -> None:
     assert warm.describe() == "2 x copy of 12n bytes + 3 us"
     assert Bar("forward", "t = 1", 0.2, "torch.topk").describe() == "0.2 x torch.topk"
     assert Bar("forward", "t = 1", microseconds=9).describe() == "9 us"
-    assert [gpu_bars.forward_floor(n) for n in (16384, 16385)] == ["8n", "12n"]
+    assert [gpu_bars.forward_floor(n) for n in (32768, 32769)] == ["8n", "12n"]
 
 
 def test_every_case_has_bars_for_both_parts_at_every_temperature() -> None:

@@ -183,7 +183,11 @@ def test_float32_compiles_everywhere(record: Callable[..., list[Launch]], capabi
 
 @pytest.mark.parametrize(
     ("dtype", "masked"),
-    [(dtype, masked) for dtype in DTYPES for masked in (False, True)][1:],  # the rest is above
+    [  # float32 is above; float16 differs from bfloat16 in the conversion alone
+        pytest.param(dtype, masked, marks=[pytest.mark.slow] * (dtype == torch.float16))
+        for dtype in DTYPES
+        for masked in (False, True)
+    ][1:],
     ids=str,
 )
 def test_every_dtype_compiles(
