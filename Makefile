@@ -60,7 +60,7 @@ test: lint ## lint, doctests and every test not marked slow
 test-slow: lint ## lint, doctests and every test
 	$(OTHERS) -m ""
 	{ $(INTERPRET); } || test $$? -eq 5
-	$(COMPILE)
+	$(BIN)/python -m pytest -m "" $(COMPILED) || test $$? -eq 5
 
 # On a machine with a GPU, which has its own torch: no virtual environment, nothing is installed.
 GPU_PYTHON = $(or $(PYTHON),python3)
