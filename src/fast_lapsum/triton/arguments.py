@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import struct
 from collections.abc import Hashable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,11 +37,6 @@ def key_of(
     flat = tuple(stride for some in strides for stride in some)
     rows = (group.outer, group.inner)
     return (kind, n, rows, flat, layout, largest, device)
-
-
-def on_device(scores: Tensor) -> Any:
-    """Kernels go to the current device: make it the one of the scores."""
-    return torch.cuda.device_of(scores)  # type: ignore[no-untyped-call]
 
 
 @functools.cache
@@ -92,7 +86,3 @@ def view(tensor: Tensor | None, offset: int) -> Tensor | None:
 
 def along(tensor: Tensor | None, n: int) -> int:
     return 1 if tensor is None or n < 2 else tensor.stride(-1)
-
-
-def power_of_two(count: int) -> int:
-    return 1 << max(count - 1, 0).bit_length()

@@ -16,10 +16,11 @@ from torch import Tensor
 from .._layout import groups, slabs
 from ..backends.triton import launch as on_chip
 from ..backends.triton import relaunch
-from ..backends.triton.config import longest_block, longest_block_backward
+from ..backends.triton.config import longest_block, longest_block_backward, power_of_two
+from ..backends.triton.device import on_device
 from ..solvers import backend as plain
 from ..solvers.backend import compute_dtype
-from .arguments import along, cores_of, fitting, key_of, on_device, pair, parts, power_of_two, view
+from .arguments import along, cores_of, fitting, key_of, pair, parts, view
 from .backward import SUMS, scores_backward, sums_backward
 from .hard import write_hard_mask
 from .long_rows import launch_long_rows

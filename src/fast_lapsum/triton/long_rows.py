@@ -13,8 +13,9 @@ from torch import Tensor
 
 from .._layout import Group
 from ..backends.triton import relaunch
+from ..backends.triton.config import power_of_two
 from ..backends.triton.relaunch import Launched
-from .arguments import cores_of, key_of, overlaps, parts, power_of_two
+from .arguments import cores_of, key_of, overlaps, parts
 from .mask import mask_forward
 from .precompile import Launch, compile_together
 from .primitives import LISTS

@@ -11,6 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..._layout import Group, groups
+from ...solvers.backend import compute_dtype
 from . import relaunch
 from .backward import SUMS, scores_backward, sums_backward, tile_backward
 from .config import (
@@ -29,11 +30,6 @@ from .device import on_device, team_count
 from .forward import team_forward, tile_forward
 from .team import COUNTER_STRIDE, FIELDS
 from .views import Call, Numbers, Rows
-
-
-def compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype in which thresholds are kept: float64 for float64, float32 for the rest."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def split_float64(number: float) -> tuple[float, float]:
