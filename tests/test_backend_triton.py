@@ -20,7 +20,7 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 
 from cases import assert_budget, assert_near, expected, normal
 from fast_lapsum.backends.triton import launch
-from fast_lapsum.backends.triton.config import LongBackwardPlan, TeamPlan, TilePlan, tile_plan
+from fast_lapsum.backends.triton.config import LongBackwardPlan, LongPlan, TeamPlan, TilePlan, tile_plan
 from hunting import wrong_rows
 from hunting.check import judge
 from hunting.rows import CALLS, KINDS, Batch, Spec, make
@@ -30,19 +30,16 @@ __all__ = ["poison"]  # a fixture
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 inf, nan = math.inf, math.nan
 DATA = Path(__file__).parent / "data"
-Plan = TilePlan | TeamPlan | None
+Plan = TilePlan | TeamPlan | LongPlan | None
 
 #: How rows of some length are solved, and how their gradients are taken.
 SCOPES: dict[str, tuple[int, Plan, TilePlan | LongBackwardPlan | None]] = {
     "tile": (37, None, None),
     "aligned tile": (64, tile_plan(64, 4), tile_plan(64, 4)),
     "block": (300, None, None),
-    "team, chunks of blocks": (130, TeamPlan(16, 3, 3, False, 1, 1, 32), None),
-    "team, held": (
-        128,
-        TeamPlan(128, 1, 1, True, 1, 4, 32),
-        LongBackwardPlan(32, 1, 4, 10, 15),
-    ),
+    "held by a team": (128, TeamPlan(128, 1, 1, 4, 32), LongBackwardPlan(32, 1, 4, 10, 15)),
+    "long": (150, LongPlan(1, 150, 1, 1, 32, 2, 2, 2), None),
+    "long, in chunks": (136, LongPlan(3, 64, 1, 1, 32, 2, 2, 2), None),
 }
 
 
@@ -124,7 +121,7 @@ def test_mask_and_gradients(scope: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("name", ["aligned tile", "team, held"])
+@pytest.mark.parametrize("name", ["aligned tile", "held by a team", "long"])
 def test_other_dtypes(name: str, dtype: torch.dtype) -> None:
     scope = SCOPES[name]
     check(normal(2, scope[0], seed=1, dtype=dtype), rows_of(4.5, 4), rows_of(1, 0.1), scope)
@@ -212,6 +209,6 @@ def test_a_slice_of_the_hunt(kind: str) -> None:
     number = list(KINDS).index(kind)
     dtype = ("float32", "float64", "float32", "bfloat16", "float16")[number % 5]
     # Both scopes of a kind would take too long; the other half is for the GPU.
-    n, plan = ((7, None), (500, TeamPlan(256, 1, 2, False, 1, 1, 64)))[number % 2]
+    n, plan = ((7, None), (500, LongPlan(2, 256, 1, 1, 64, 4, 4, 4)))[number % 2]
     spec = Spec(3, number + n, kind, CALLS[(number + n) % len(CALLS)], dtype, n, 2)
     assert_right(make(spec, torch.device("cpu")), plan, str(spec))

@@ -21,9 +21,8 @@ BLOCKS_BACKWARD = ((2048, 2, None), (4096, 4, None), (16384, 8, None), (65536, 1
 #: A team's programs, all rows together, are about so many: what a large device has room for.
 PROGRAMS = 128
 LEAST_CHUNK = 1024
-MOST_CHUNKS = 1024
-#: A member holds its chunk where all chunks of a row are on the device at once.
-MOST_MEMBERS = 128
+#: From so many rows on each of them is one program's, where they are too long to hold.
+MANY_ROWS = 96
 SAMPLE = 2048
 #: Scores of a part that a thread holds: what is added up side by side; more of them compile faster.
 PART, PART_OF_BLOCK = 4, 8
@@ -77,12 +76,10 @@ class LongBackwardPlan(NamedTuple):
 
 
 class TeamPlan(NamedTuple):
-    """Rows that several programs share."""
+    """Rows whose chunks several programs hold, one each."""
 
     block: int
-    blocks: int  # of a chunk
     chunks: int
-    is_held: bool
     warps: int
     width: int = 1
     sample: int = SAMPLE
@@ -99,6 +96,28 @@ class TeamPlan(NamedTuple):
     @property
     def parts(self) -> int:
         return self.block // (self.repeats * self.lanes * self.width)
+
+    @property
+    def chunk_lanes(self) -> int:
+        return power_of_two(self.chunks)
+
+
+class LongPlan(NamedTuple):
+    """Rows that are read twice: by one program each, or in chunks by several."""
+
+    chunks: int
+    length: int  # of a chunk, a multiple of what is read and written at a time
+    warps: int = 16
+    width: int = 1
+    sample: int = SAMPLE
+    gathered: int = 16  # scores of a thread that are read at a time
+    listed: int = 8  # and from the lists
+    written: int = 4  # accesses to memory that write at a time
+    registers: int | None = 64
+
+    @property
+    def lanes(self) -> int:
+        return 32 * self.warps
 
     @property
     def chunk_lanes(self) -> int:
@@ -145,12 +164,23 @@ def _tile(rows: int, per_thread: int, lanes: int, width: int, warps: int, part: 
     return TilePlan(rows, per_thread // held, held // width, lanes, width, warps)
 
 
-def team_plan(n: int, row_count: int, itemsize: int, width: int) -> TeamPlan:
-    """How rows of n scores are cut into chunks."""
+def team_plan(n: int, row_count: int, itemsize: int, width: int) -> TeamPlan | None:
+    """How rows of n scores are held by several programs each, where a device has room for them."""
     longest = longest_block(itemsize)
     block = min(max(power_of_two(-(-n * row_count // PROGRAMS)), LEAST_CHUNK), longest)
-    blocks = -(-n // (MOST_CHUNKS * block))
-    chunks = -(-n // (blocks * block))
-    is_held = blocks == 1 and chunks <= MOST_MEMBERS
+    chunks = -(-n // block)
+    if chunks * row_count > PROGRAMS:
+        return None
     warps = max(4, min(16, block * itemsize // 4096))
-    return TeamPlan(block, blocks, chunks, is_held, warps, width)
+    return TeamPlan(block, chunks, warps, width)
+
+
+def long_plan(n: int, row_count: int, width: int) -> LongPlan:
+    """How longer rows are read."""
+    plan = LongPlan(1, n, width=width)
+    if row_count >= MANY_ROWS:
+        return plan
+    step = plan.lanes * max(plan.gathered, plan.written * width)
+    length = -(-n // max(1, 2 * PROGRAMS // row_count))
+    length = -(-length // step) * step
+    return plan._replace(chunks=-(-n // length), length=length)

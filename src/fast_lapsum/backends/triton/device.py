@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .config import TeamPlan
+from .config import LongPlan, TeamPlan
 
 
 def on_device(scores: Tensor) -> Any:
@@ -21,10 +21,12 @@ def core_count(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def team_count(device: torch.device, plan: TeamPlan, row_count: int) -> tuple[int, int]:
+def team_count(
+    device: torch.device, plan: TeamPlan | LongPlan, row_count: int, per_core: int = 1
+) -> tuple[int, int]:
     """Programs of a team, and teams that are at work at a time: all must be there at once."""
     if device.type != "cuda":
         return 1, 1  # interpreted: one program after the other, so that none may wait
-    room = core_count(device)
+    room = per_core * core_count(device)
     size = min(plan.chunks, room)
     return size, max(1, min(row_count, room // size))

@@ -9,22 +9,14 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .mask import any_mask, hard_mask, is_in_limit, soft_mask, ties_in
+from .mask import is_in_limit
 from .numbers import any_row, exponent_scale, smallest_normal
-from .passes import Look, Source, Survey, block_start, over_rows, read_part, read_parts
-from .sample import sample_guess
+from .passes import Look, Source, Survey, over_rows, read_parts
+from .sample import sample_place
 from .solve import Guess, guess_of, solve, survey_rows
-from .team import COUNTER_STRIDE, FIELDS, Team, collect, cross, field_of, leave
-from .views import (
-    across,
-    budget_of,
-    coordinates,
-    exist,
-    part_indices,
-    row_start,
-    store_values,
-    temperature_of,
-)
+from .team import COUNTER_STRIDE, FIELDS, Team
+from .views import budget_of, coordinates, row_start, temperature_of
+from .write import store_pair, write_any_chunks, write_hard_chunks, write_held, write_read
 
 
 @triton.jit
@@ -35,12 +27,6 @@ def _warm_start_of(warm_start, outer, inner, LARGEST: tl.constexpr, COMPUTE: tl.
         return start if LARGEST else -start
     else:
         return tl.zeros_like(outer).to(COMPUTE) + float("nan")
-
-
-@triton.jit
-def _store_pair(threshold, row, hi, lo, is_row):
-    tl.store(threshold + 2 * row, hi, mask=is_row)
-    tl.store(threshold + 2 * row + 1, lo, mask=is_row)
 
 
 @triton.jit
@@ -58,42 +44,6 @@ def _first_score(call, outer, inner, LARGEST: tl.constexpr, COMPUTE: tl.constexp
 
 
 @triton.jit
-def _written(source, first, part, is_row):
-    """The indices of a part, and which of them are to be written."""
-    index = part_indices(first, part, source.REPEATS, source.LANES, source.WIDTH)
-    written = across(is_row)
-    if source.PADDED:
-        written = written & exist(index, source.call.n, source.WIDTH)
-    return index, written
-
-
-@triton.jit
-def _write_held(source, r, first, out, is_row, t, pair, COMPUTE: tl.constexpr):
-    """Soft masks of parts in registers."""
-    for part in tl.static_range(source.PARTS):
-        index, written = _written(source, first, part, is_row)
-        p = soft_mask(r[part], pair.hi, pair.lo, t, COMPUTE)
-        store_values(out, source.outer, source.inner, index, written, p, source.WIDTH)
-
-
-@triton.jit
-def _write_read(
-    source, first, out, is_row, k, t, pair, earlier, HARD: tl.constexpr, COMPUTE: tl.constexpr
-):
-    """Masks of any kind of parts that are read again; returns the scores tied with a boundary."""
-    for part in range(source.PARTS):
-        r = read_part(source, first, part, COMPUTE)
-        index, written = _written(source, first, part, is_row)
-        if HARD:
-            p = hard_mask(r, k, pair.hi, pair.above, earlier, COMPUTE)
-            earlier += ties_in(r, pair.hi).to(tl.float64)
-        else:
-            p = any_mask(r, pair.hi, pair.lo, t, COMPUTE)
-        store_values(out, source.outer, source.inner, index, written, p, source.WIDTH)
-    return earlier
-
-
-@triton.jit
 def _solve_tile(
     source, out, is_row, k, t, start, origin, HARD: tl.constexpr, COMPUTE: tl.constexpr
 ):
@@ -108,12 +58,12 @@ def _solve_tile(
         is_ranked = t >= 0
         near = guess_of(survey, origin, mean, square, k, t, start, is_ranked, COMPUTE)
         ranked, _ = solve(source, survey, k, t, is_ranked, near, None, meetings, COMPUTE)
-        _write_read(source, 0, out, is_row, k, t, ranked, none, True, COMPUTE)
+        write_read(source, 0, source.PARTS, out, is_row, k, t, ranked, none, True, COMPUTE)
     else:
         if any_row(is_in_limit(pair.hi, t, COMPUTE)):
-            _write_read(source, 0, out, is_row, k, t, pair, none, False, COMPUTE)
+            write_read(source, 0, source.PARTS, out, is_row, k, t, pair, none, False, COMPUTE)
         else:
-            _write_held(source, source.r, 0, out, is_row, t, pair, COMPUTE)
+            write_held(source, source.r, 0, out, is_row, t, pair, COMPUTE)
     return pair
 
 
@@ -146,8 +96,8 @@ def tile_forward(
             outer,
             inner,
             None,
-            1,
-            True,
+            0,
+            None,
             True,
             PADDED,
             LARGEST,
@@ -172,8 +122,8 @@ def tile_forward(
             outer,
             inner,
             None,
-            1,
-            True,
+            0,
+            None,
             True,
             PADDED,
             LARGEST,
@@ -185,74 +135,13 @@ def tile_forward(
         ),
         *(out, is_row, k, t, start, origin, HARD, COMPUTE),
     )
-    _store_pair(threshold, row, pair.hi, pair.lo, is_row)
-
-
-@triton.jit
-def _ties_from(source, first, boundary, COMPUTE: tl.constexpr):
-    """How many scores of the parts from an index on equal the boundary."""
-    ties = tl.zeros((1,), tl.int64)
-    for part in range(source.PARTS):
-        ties += ties_in(read_part(source, first, part, COMPUTE), boundary)
-    return ties
-
-
-@triton.jit
-def _count_ties(source, pair, crossings, COMPUTE: tl.constexpr):
-    """Every member leaves how many scores of its chunks equal the boundary."""
-    if source.HELD:
-        ties = _ties_from(source, source.first, pair.hi, COMPUTE)
-        leave((ties,), source.team, source.team.member, crossings, source.CHUNK_LANES)
-    else:
-        for chunk in range(source.team.member, source.team.chunks, source.team.size):
-            total = tl.zeros((1,), tl.int64)
-            for block in range(source.blocks):
-                total += _ties_from(source, block_start(source, chunk, block), pair.hi, COMPUTE)
-            leave((total,), source.team, chunk, crossings, source.CHUNK_LANES)
-    cross(source.team, crossings)
-
-
-@triton.jit
-def _ties_before(source, chunk, crossings):
-    """How many scores of earlier chunks equal the boundary, from what was left at a meeting."""
-    collected = collect(source.team, crossings, 1, source.CHUNK_LANES)
-    counts = field_of(collected, 0, 0.0, source.team)
-    lane = tl.arange(0, source.CHUNK_LANES)[None, :]
-    return tl.sum(tl.where(lane < chunk, counts, 0.0), 1)
-
-
-@triton.jit
-def _write_chunks(source, out, t, pair, COMPUTE: tl.constexpr):
-    """A member's part of a soft mask."""
-    is_row = t == t
-    if source.HELD:
-        _write_held(source, source.r, source.first, out, is_row, t, pair, COMPUTE)
-    else:
-        for chunk in range(source.team.member, source.team.chunks, source.team.size):
-            for block in range(source.blocks):
-                first = block_start(source, chunk, block)
-                r = read_parts(source, first, COMPUTE)
-                _write_held(source, r, first, out, is_row, t, pair, COMPUTE)
-
-
-@triton.jit
-def _write_any_chunks(
-    source, out, k, t, pair, crossings, HARD: tl.constexpr, COMPUTE: tl.constexpr
-):
-    """A member's part of a mask of any kind."""
-    is_row = tl.full((1,), 1, tl.int1)
-    for chunk in range(source.team.member, source.team.chunks, source.team.size):
-        earlier = 0.0 * k
-        if HARD:
-            earlier = _ties_before(source, chunk, crossings)
-        for block in range(source.blocks):
-            first = block_start(source, chunk, block)
-            earlier = _write_read(source, first, out, is_row, k, t, pair, earlier, HARD, COMPUTE)
+    store_pair(threshold, row, pair.hi, pair.lo, is_row)
 
 
 @triton.jit
 def _solve_shared_row(
     source,
+    again,
     warm_start,
     out,
     threshold,
@@ -262,7 +151,7 @@ def _solve_shared_row(
     SAMPLE: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
-    """A member's part in one row: threshold pair and mask."""
+    """A member's part in one row that a team holds; ``again`` reads its chunks from memory."""
     call = source.call
     outer = source.outer
     inner = source.inner
@@ -271,12 +160,12 @@ def _solve_shared_row(
     t = temperature_of(call, outer, inner)
     start = _warm_start_of(warm_start, outer, inner, LARGEST, COMPUTE)
     is_hard = t < smallest_normal(COMPUTE)
-    b, error = sample_guess(
+    place = sample_place(
         call, outer, inner, k, t, is_hard, LARGEST, SAMPLE, source.LANES, COMPUTE
     )
     is_warm = (start == start) & (~is_hard)
-    b = tl.where(is_warm, start, b)
-    error = tl.where(is_warm, 0.0, error)
+    b = tl.where(is_warm, start, place.middle)
+    error = tl.where(is_warm, 0.0, 0.125 * place.high - 0.125 * place.low)
     inverse = exponent_scale(tl.maximum(t, smallest_normal(COMPUTE)), COMPUTE)
     found, crossings = over_rows(source, (b, inverse), crossings, "first", COMPUTE)
     finite, infinite, nans, lowest, highest, above, below, higher = found
@@ -285,18 +174,16 @@ def _solve_shared_row(
     guess = Guess(b, error)
     pair, crossings = solve(source, survey, k, t, is_hard, guess, look, crossings, COMPUTE)
     if source.team.member == 0:
-        _store_pair(threshold, row, pair.hi, pair.lo, row >= 0)
+        store_pair(threshold, row, pair.hi, pair.lo, row >= 0)
     if HARD:
         near = Guess(pair.hi, tl.maximum(t.to(COMPUTE), error))
         boundary, crossings = solve(source, survey, k, t, t >= 0, near, None, crossings, COMPUTE)
-        _count_ties(source, boundary, crossings, COMPUTE)
-        _write_any_chunks(source, out, k, t, boundary, crossings, True, COMPUTE)
-        crossings += 1
+        crossings = write_hard_chunks(again, out, k, t, boundary, crossings, COMPUTE)
     else:
         if any_row(is_in_limit(pair.hi, t, COMPUTE)):
-            _write_any_chunks(source, out, k, t, pair, crossings, False, COMPUTE)
+            write_any_chunks(again, out, k, t, pair, COMPUTE)
         else:
-            _write_chunks(source, out, t, pair, COMPUTE)
+            write_held(source, source.r, source.first, out, t == t, t, pair, COMPUTE)
     return crossings
 
 
@@ -311,10 +198,8 @@ def team_forward(
     counters,
     chunks,
     size,
-    blocks,
     LARGEST: tl.constexpr,
     HARD: tl.constexpr,
-    HELD: tl.constexpr,
     PARTS: tl.constexpr,
     REPEATS: tl.constexpr,
     LANES: tl.constexpr,
@@ -323,45 +208,40 @@ def team_forward(
     SAMPLE: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
-    """Masks and threshold pairs of rows that teams of ``size`` programs take one after the other.
-
-    A row has ``chunks`` of ``blocks`` blocks each. Members that have a chunk of one block HOLD it
-    in registers; others read their chunks again in every pass.
-    """
+    """Masks and threshold pairs of rows whose chunks teams of programs hold in registers."""
     program = tl.program_id(0)
     number, member = program // size, program % size
     team_count = tl.num_programs(0) // size
     partials += number.to(tl.int64) * (2 * FIELDS * CHUNK_LANES)
     team = Team(partials, counters + number * COUNTER_STRIDE, member, size, chunks)
     crossings = tl.zeros((), tl.int32)
+    length = PARTS * REPEATS * LANES * WIDTH
     for row_number in range(number, row_count, team_count):
         row = tl.zeros((1,), tl.int64) + row_number
         outer, inner = coordinates(call, row, row_count)
-        first = (tl.zeros((), tl.int64) + member) * (PARTS * REPEATS * LANES * WIDTH)
-        r = None
-        if HELD:
-            r = read_parts(
-                Source(
-                    None,
-                    first,
-                    call,
-                    outer,
-                    inner,
-                    team,
-                    blocks,
-                    HELD,
-                    True,
-                    True,
-                    LARGEST,
-                    PARTS,
-                    REPEATS,
-                    LANES,
-                    WIDTH,
-                    CHUNK_LANES,
-                ),
+        first = (tl.zeros((), tl.int64) + member) * length
+        r = read_parts(
+            Source(
+                None,
                 first,
-                COMPUTE,
-            )
+                call,
+                outer,
+                inner,
+                team,
+                length,
+                None,
+                True,
+                True,
+                LARGEST,
+                PARTS,
+                REPEATS,
+                LANES,
+                WIDTH,
+                CHUNK_LANES,
+            ),
+            first,
+            COMPUTE,
+        )
         crossings = _solve_shared_row(
             Source(
                 r,
@@ -370,8 +250,26 @@ def team_forward(
                 outer,
                 inner,
                 team,
-                blocks,
-                HELD,
+                length,
+                None,
+                True,
+                True,
+                LARGEST,
+                PARTS,
+                REPEATS,
+                LANES,
+                WIDTH,
+                CHUNK_LANES,
+            ),
+            Source(
+                None,
+                first,
+                call,
+                outer,
+                inner,
+                team,
+                length,
+                None,
                 True,
                 True,
                 LARGEST,

@@ -18,8 +18,10 @@ from .config import (
     BLOCKS_BACKWARD,
     TILES_BACKWARD,
     LongBackwardPlan,
+    LongPlan,
     TeamPlan,
     TilePlan,
+    long_plan,
     longest_block,
     longest_block_backward,
     power_of_two,
@@ -28,6 +30,7 @@ from .config import (
 )
 from .device import on_device, team_count
 from .forward import team_forward, tile_forward
+from .long_rows import long_forward
 from .team import COUNTER_STRIDE, FIELDS
 from .views import Call, Numbers, Rows
 
@@ -63,7 +66,7 @@ def forward(
     largest: bool,
     hard: bool,
     out_dtype: torch.dtype,
-    plan: TilePlan | TeamPlan | None = None,
+    plan: TilePlan | TeamPlan | LongPlan | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Mask and threshold pairs. A budget that does not fit a row makes the row NaN."""
     n = scores.shape[-1]
@@ -107,8 +110,10 @@ def forward(
                 launched = _launch_tiles(chosen, *rest)
                 if key is not None:
                     relaunch.keep_call(key, launched)
-            else:
+            elif isinstance(chosen, TeamPlan):
                 _launch_teams(chosen, *rest)
+            else:
+                _launch_long(chosen, *rest)
     return out, threshold
 
 
@@ -282,10 +287,10 @@ def _backward_long(
     )
 
 
-def _plan(n: int, row_count: int, itemsize: int, width: int) -> TilePlan | TeamPlan:
+def _plan(n: int, row_count: int, itemsize: int, width: int) -> TilePlan | TeamPlan | LongPlan:
     if n <= longest_block(itemsize):
         return tile_plan(n, width, itemsize)
-    return team_plan(n, row_count, itemsize, width)
+    return team_plan(n, row_count, itemsize, width) or long_plan(n, row_count, width)
 
 
 def _launch_tiles(
@@ -336,12 +341,8 @@ def _launch_teams(
     hard: bool,
     compute: tl.dtype,
 ) -> None:
-    device = pairs.device
-    size, teams = team_count(device, plan, row_count)
-    partials = torch.empty(
-        teams * 2 * FIELDS.value * plan.chunk_lanes, dtype=torch.float64, device=device
-    )
-    counters = torch.zeros(teams * COUNTER_STRIDE.value, dtype=torch.int32, device=device)
+    size, teams = team_count(pairs.device, plan, row_count)
+    partials, counters = _meeting_places(teams, plan.chunk_lanes, pairs.device)
     team_forward[(teams * size,)](
         call,
         row_count,
@@ -352,10 +353,8 @@ def _launch_teams(
         counters,
         plan.chunks,
         size,
-        plan.blocks,
         LARGEST=largest,
         HARD=hard,
-        HELD=plan.is_held and size == plan.chunks,
         PARTS=plan.parts,
         REPEATS=plan.repeats,
         LANES=plan.lanes,
@@ -367,3 +366,58 @@ def _launch_teams(
         maxnreg=plan.registers,
         launch_cooperative_grid=True,
     )
+
+
+def _launch_long(
+    plan: LongPlan,
+    call: Call,
+    row_count: int,
+    warm_start: Rows | None,
+    out: Any,
+    pairs: Tensor,
+    largest: bool,
+    hard: bool,
+    compute: tl.dtype,
+) -> None:
+    del warm_start  # the sample knows better
+    is_shared = plan.chunks > 1
+    size, teams = 1, row_count
+    partials = counters = parts = None
+    if is_shared:
+        size, teams = team_count(pairs.device, plan, row_count, 2)
+        partials, counters = _meeting_places(teams, plan.chunk_lanes, pairs.device)
+        parts = torch.empty(teams * plan.chunk_lanes, dtype=torch.int32, device=pairs.device)
+    lists = Call(out, None, None, None, call.numbers, call.n, call.inner_count)
+    long_forward[(teams * size,)](
+        call,
+        lists,
+        row_count,
+        pairs,
+        partials,
+        counters,
+        parts,
+        plan.chunks,
+        size,
+        plan.length,
+        LARGEST=largest,
+        HARD=hard,
+        SHARED=is_shared,
+        GATHERED_PARTS=plan.gathered,
+        LISTED=plan.listed,
+        WRITTEN_PARTS=plan.written,
+        LANES=plan.lanes,
+        WIDTH=plan.width,
+        CHUNK_LANES=plan.chunk_lanes,
+        SAMPLE=plan.sample,
+        COMPUTE=compute,
+        num_warps=plan.warps,
+        maxnreg=plan.registers,
+        launch_cooperative_grid=is_shared,
+    )
+
+
+def _meeting_places(teams: int, chunk_lanes: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Where members of teams leave what they found, and how many have come."""
+    room = teams * 2 * FIELDS.value * chunk_lanes
+    partials = torch.empty(room, dtype=torch.float64, device=device)
+    return partials, torch.zeros(teams * COUNTER_STRIDE.value, dtype=torch.int32, device=device)

@@ -26,6 +26,13 @@ def any_row(condition):
 
 
 @triton.jit
+def pick(values, i):
+    """Entry i of a vector, shape [1]."""
+    here = tl.arange(0, values.shape[0]) == i
+    return tl.sum(tl.where(here, values, 0.0), 0) + tl.zeros((1,), values.dtype)
+
+
+@triton.jit
 def smallest_normal(COMPUTE: tl.constexpr):
     """The smallest normal number of the dtype; temperatures below it are the hard limit."""
     return 2.2250738585072014e-308 if COMPUTE == tl.float64 else 1.1754943508222875e-38

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
+from .band import with_beyond
 from .team import collect, cross, field_of, leave
 from .views import across, exist, load_scores, part_indices
 
@@ -28,15 +29,15 @@ class Source(NamedTuple):
     never given a name before.
     """
 
-    r: Any  # a tuple of parts in registers, where they are HELD
-    first: Any  # index of the first of them
+    r: Any  # a tuple of parts in registers; None where they are read in every pass
+    first: Any  # index of the first of those in registers
     call: Any
     outer: Any
     inner: Any
     team: Any  # None: every row is in this program alone
-    blocks: Any  # of a chunk, where they are not HELD
-    HELD: Any
-    AGAIN: Any  # whether they can be read again
+    length: Any  # scores of a chunk, where they are read
+    band: Any  # None, or what is not read because it lies beyond a Band
+    AGAIN: Any  # whether those in registers can be read again
     PADDED: Any
     LARGEST: Any
     PARTS: Any
@@ -265,13 +266,6 @@ def read_parts(source, first, COMPUTE: tl.constexpr):
 
 
 @triton.jit
-def block_start(source, chunk, block):
-    """The index where a block of a chunk begins."""
-    BLOCK: tl.constexpr = source.PARTS * source.REPEATS * source.LANES * source.WIDTH
-    return ((tl.zeros((), tl.int64) + chunk) * source.blocks + block) * BLOCK
-
-
-@triton.jit
 def _over_held(source, r, first, at, KIND: tl.constexpr, COMPUTE: tl.constexpr):
     """The terms of parts in registers, added score by score."""
     for part in tl.static_range(source.PARTS):
@@ -308,7 +302,7 @@ def _over_parts(source, first, at, KIND: tl.constexpr, COMPUTE: tl.constexpr):
 
 
 @triton.jit
-def _wide(found):
+def wide(found):
     """The same numbers in float64."""
     wide = ()
     for field in tl.static_range(len(found)):
@@ -317,21 +311,46 @@ def _wide(found):
 
 
 @triton.jit
+def parts_of(source, chunk):
+    """How many parts of a chunk there are: of all its scores, or of those in its lists."""
+    PART: tl.constexpr = source.REPEATS * source.LANES * source.WIDTH
+    if source.band is None:
+        first = (tl.zeros((), tl.int64) + chunk) * source.length
+        left = tl.minimum(source.call.n - first, source.length)
+        return ((left + (PART - 1)) // PART).to(tl.int32)
+    else:
+        if source.team is None:
+            return source.band.parts
+        else:
+            return tl.load(source.band.parts + chunk)
+
+
+@triton.jit
 def _over_chunk(source, chunk, at, KIND: tl.constexpr, COMPUTE: tl.constexpr):
-    """A pass over a chunk that is read block by block, added up in float64."""
+    """A pass over a chunk that is read part by part, added up in float64."""
+    ROWS: tl.constexpr = at[0].shape[0]
     total = ()
     for field in tl.static_range(_fields(KIND)):
-        nothing = tl.full((1, source.LANES), _nothing(KIND, field), tl.float64)
+        nothing = tl.full((ROWS, source.LANES), _nothing(KIND, field), tl.float64)
         total = total + (nothing,)  # type: ignore[assignment]
-    for block in range(source.blocks):
-        first = block_start(source, chunk, block)
-        if _is_common(KIND):
-            r = read_parts(source, first, COMPUTE)
-            terms = _over_held(source, r, first, at, KIND, COMPUTE)
-        else:
-            terms = _over_read(source, first, at, KIND, COMPUTE)
-        total = _joined(total, _wide(_of_threads(terms, KIND)), KIND)
+    first = (tl.zeros((), tl.int64) + chunk) * source.length
+    for part in range(parts_of(source, chunk)):
+        terms = _terms(read_part(source, first, part, COMPUTE), None, at, KIND, COMPUTE)
+        total = _joined(total, wide(_of_threads(terms, KIND)), KIND)
     return _reduced(total, 1, KIND)
+
+
+@triton.jit
+def _over_my_chunks(source, at, crossings, KIND: tl.constexpr, COMPUTE: tl.constexpr):
+    """Every chunk of this member leaves what a pass finds in it."""
+    team = source.team
+    if source.r is not None:
+        mine = _over_parts(source, source.first, at, KIND, COMPUTE)
+        leave(_reduced(wide(mine), 1, KIND), team, team.member, crossings, source.CHUNK_LANES)
+    else:
+        for chunk in range(team.member, team.chunks, team.size):
+            found = _over_chunk(source, chunk, at, KIND, COMPUTE)
+            leave(found, team, chunk, crossings, source.CHUNK_LANES)
 
 
 @triton.jit
@@ -339,24 +358,24 @@ def over_rows(source, at, crossings, KIND: tl.constexpr, COMPUTE: tl.constexpr):
     """One pass of a KIND over all scores of each row, and how often its team has met by now."""
     team = source.team
     if team is None:
-        found = _over_parts(source, source.first, at, KIND, COMPUTE)
-        return _reduced(found, 1, KIND), crossings
-    else:
-        LANES: tl.constexpr = source.CHUNK_LANES
-        if source.HELD:
-            mine = _over_parts(source, source.first, at, KIND, COMPUTE)
-            leave(_reduced(_wide(mine), 1, KIND), team, team.member, crossings, LANES)
+        if source.r is None:
+            found = _over_chunk(source, 0, at, KIND, COMPUTE)
         else:
-            for chunk in range(team.member, team.chunks, team.size):
-                found = _over_chunk(source, chunk, at, KIND, COMPUTE)
-                leave(found, team, chunk, crossings, LANES)
+            found = _reduced(_over_parts(source, source.first, at, KIND, COMPUTE), 1, KIND)
+    else:
+        _over_my_chunks(source, at, crossings, KIND, COMPUTE)
         cross(team, crossings)
-        collected = collect(team, crossings, _fields(KIND), LANES)
+        ROWS: tl.constexpr = at[0].shape[0]
+        collected = collect(team, crossings, _fields(KIND) * ROWS, source.CHUNK_LANES)
         every = ()
         for field in tl.static_range(_fields(KIND)):
-            part = field_of(collected, field, _nothing(KIND, field), team)
+            part = field_of(collected, field, _nothing(KIND, field), team, ROWS)
             every = every + (part,)  # type: ignore[assignment]
-        return _reduced(every, 1, KIND), crossings + 1
+        found = _reduced(every, 1, KIND)
+        crossings += 1
+    if source.band is not None:
+        found = with_beyond(found, source.band, at, KIND)
+    return found, crossings
 
 
 @triton.jit

@@ -2,44 +2,102 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import triton
 import triton.language as tl
 
-from .numbers import exponent_scale, prior_bracket, smallest_normal
-from .passes import Source
-from .root import Row, approach, bracket_of
+from .numbers import any_row, exponent_scale, pick, prior_bracket, smallest_normal
+from .passes import Source, measure
+from .root import Row, approach, bracket_of, iterate
 from .solve import guess_of, survey_rows
 from .views import load_scores, part_indices
 
+#: The ends of a band are so many standard deviations of the sample's count from the middle.
+DEVIATIONS = tl.constexpr(4.0)
+#: Scores that so large a part of the sample equals are counted and not listed.
+MANY = tl.constexpr(1 / 32)
+
+
+class Place(NamedTuple):
+    """The threshold is near ``middle``, and all but certainly between the ends."""
+
+    low: Any
+    middle: Any
+    high: Any
+    point: Any  # a score near there that many others equal, or NaN
+
 
 @triton.jit
-def _sample_root(source, origin, k, t, is_hard, SAMPLE: tl.constexpr, COMPUTE: tl.constexpr):
-    """b of a row, from the sample that ``source`` is, and its standard error."""
-    survey, mean, square = survey_rows(source, origin, SAMPLE, COMPUTE)
-    finite = survey.finite
-    part = k * SAMPLE / source.call.n - survey.infinite
-    share = tl.minimum(tl.maximum(part, 0.25), finite - 0.25)
-    target = share + survey.infinite
-    t_soft = tl.where(is_hard, smallest_normal(COMPUTE), t)
-    count = (finite + survey.infinite).to(COMPUTE)
-    row = Row(target, t_soft.to(COMPUTE), exponent_scale(t_soft, COMPUTE), count, is_hard)
-    t_bracket = tl.where(is_hard, 0.0, t)
-    left, right = prior_bracket(survey.lowest, survey.highest, share, finite, t_bracket, COMPUTE)
-    bracket = bracket_of(left, right, count, target.to(COMPUTE))
-    start = tl.zeros_like(origin) + float("nan")
-    guess = guess_of(survey, origin, mean, square, target, t, start, is_hard, COMPUTE)
-    is_live = finite > 1
-    meetings = tl.zeros((), tl.int32)
-    trial, _, _ = approach(
-        source, row, bracket, guess.b, guess.error, is_live, None, meetings, COMPUTE
+def _roots(source, row, survey, bracket, guess, is_live, COMPUTE: tl.constexpr):
+    """Thresholds of several budgets in one sample."""
+    nobody = tl.zeros((), tl.int32)
+    trial, bracket, _ = approach(
+        source, row, bracket, guess.b, guess.error, is_live, None, nobody, COMPUTE
     )
     b = trial.b + tl.where(trial.is_exact, trial.step, 0.0)
-    spread = tl.sqrt(tl.maximum(tl.minimum(share, finite - share), 0.5).to(COMPUTE))
-    return b, spread / trial.slope
+    is_open = is_live & (~trial.is_exact)
+    if any_row(is_open):
+        found, _ = iterate(source, row, bracket, trial, is_open, nobody, COMPUTE)
+        is_stepped = (~row.is_hard) & (tl.abs(found.step) < float("inf"))
+        b = tl.where(is_open, found.b + tl.where(is_stepped, found.step, 0.0), b)
+    return b
 
 
 @triton.jit
-def sample_guess(
+def _common_score(source, middle, inverse, SAMPLE: tl.constexpr, COMPUTE: tl.constexpr):
+    """The score at the middle or next to it that most others equal, if many do; NaN if not."""
+    nobody = tl.zeros((), tl.int32)
+    near, _ = measure(source, middle, inverse, nobody, COMPUTE)
+    spot = tl.arange(0, 4)
+    below = tl.where(spot == 0, near.nearest_below, middle)
+    trial = tl.where(spot == 2, near.nearest_above, below)
+    trial = tl.where(tl.abs(trial) < float("inf"), trial, middle)
+    totals, _ = measure(source, trial, inverse, nobody, COMPUTE)
+    equal = totals.equal_count
+    most = tl.max(equal, 0)
+    point = tl.max(tl.where(equal == most, trial, float("-inf")), 0)
+    return tl.where(most >= MANY * SAMPLE, point, float("nan")) + tl.zeros((1,), COMPUTE)
+
+
+@triton.jit
+def _place(source, origin, k, t, is_hard, SAMPLE: tl.constexpr, COMPUTE: tl.constexpr):
+    """The :class:`Place` of one row's threshold, from the sample that ``source`` is."""
+    survey, mean, square = survey_rows(source, origin, SAMPLE, COMPUTE)
+    finite = survey.finite
+    share = tl.minimum(tl.maximum(k * SAMPLE / source.call.n - survey.infinite, 0.0), finite)
+    spread = DEVIATIONS * tl.sqrt(share * (1 - share / tl.maximum(finite, 1.0))) + 1
+    # Three budgets at once: more than the row's share, the share, less. The fourth is idle.
+    spot = tl.arange(0, 4)
+    wanted = share + tl.where(spot == 0, spread, tl.where(spot == 2, -spread, 0.0))
+    takes_all = wanted >= finite - 0.5
+    takes_none = wanted <= 0.5
+    wanted = tl.minimum(tl.maximum(wanted, 0.25), finite - 0.25)
+    wanted = tl.where(is_hard, tl.ceil(wanted) - 0.5, wanted)
+    target = wanted + survey.infinite
+    t_soft = tl.where(is_hard, smallest_normal(COMPUTE), t) + 0 * wanted
+    count = (finite + survey.infinite).to(COMPUTE)
+    is_each_hard = is_hard & (spot >= 0)
+    row = Row(target, t_soft.to(COMPUTE), exponent_scale(t_soft, COMPUTE), count, is_each_hard)
+    t_bracket = tl.where(is_hard, 0.0, t)
+    left, right = prior_bracket(survey.lowest, survey.highest, wanted, finite, t_bracket, COMPUTE)
+    bracket = bracket_of(left, right, count, target.to(COMPUTE))
+    start = tl.zeros_like(left) + float("nan")
+    guess = guess_of(survey, origin, mean, square, target, t_soft, start, is_each_hard, COMPUTE)
+    is_live = (finite > 1) & (spot >= 0)
+    b = _roots(source, row, survey, bracket, guess, is_live, COMPUTE)
+    middle = pick(b, 1)
+    point = _common_score(source, middle + 0 * b, row.inverse, SAMPLE, COMPUTE)
+    # Where the sample does not tell, the band has no end; nor where it has no scores.
+    is_told = (finite > 1) & (b == b)
+    low = tl.where(is_told & (~takes_all), b, float("-inf"))
+    high = tl.where(is_told & (~takes_none), b, float("inf"))
+    middle = tl.where(tl.abs(middle) < float("inf"), middle, origin)
+    return Place(tl.minimum(pick(low, 0), middle), middle, tl.maximum(pick(high, 2), middle), point)
+
+
+@triton.jit
+def sample_place(
     call,
     outer,
     inner,
@@ -51,7 +109,7 @@ def sample_guess(
     LANES: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
-    """b of one row, and its standard error; infinite or NaN where the sample tells nothing.
+    """The :class:`Place` of one row's threshold.
 
     One score out of every stretch of n / SAMPLE, at a place that differs from stretch to stretch: a
     period of the scores must not be that of the sample.
@@ -64,7 +122,7 @@ def sample_guess(
     r = tl.where(r == r, r, float("-inf"))
     origin = tl.max(tl.max(tl.max(tl.where(number == 0, r, float("-inf")), 3), 0), 1)
     origin = tl.where(tl.abs(origin) < float("inf"), origin, 0.0)
-    return _sample_root(
+    return _place(
         Source(
             (r,),
             0,
@@ -72,8 +130,8 @@ def sample_guess(
             outer,
             inner,
             None,
-            1,
-            True,
+            0,
+            None,
             False,
             False,
             LARGEST,

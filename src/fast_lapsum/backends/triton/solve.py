@@ -15,14 +15,16 @@ from .numbers import (
     HOTTEST,
     SATURATION,
     any_row,
+    as_finite,
     exponent_scale,
     first_guess,
     largest_finite,
+    pick,
     prior_bracket,
     smallest_normal,
 )
-from .passes import Survey, over_rows
-from .root import Row, approach, bracket_of, finish, iterate
+from .passes import Look, Survey, measure, over_rows
+from .root import Bracket, Row, approach, bracket_of, finish, iterate
 
 
 class Guess(NamedTuple):
@@ -33,11 +35,15 @@ class Guess(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """Threshold pairs, and in the hard limit how many scores are above the boundary."""
+    """Threshold pairs, and in the hard limit how many scores are above the boundary.
+
+    Of the scores in a band: whether the root is below it (-1), above it (1) or was not found (2).
+    """
 
     hi: Any
     lo: Any
     above: Any
+    missed: Any
 
 
 @triton.jit
@@ -78,6 +84,30 @@ def guess_of(survey, origin, mean, square, k, t, start, is_hard, COMPUTE: tl.con
 
 
 @triton.jit
+def _in_band(source, row, left, right, guess, crossings, COMPUTE: tl.constexpr):
+    """The bracket within the band, and a look at the guess: one pass at three trials."""
+    left = as_finite(tl.maximum(left, source.band.low), COMPUTE)
+    right = as_finite(tl.minimum(right, source.band.high), COMPUTE)
+    guess = tl.minimum(tl.maximum(guess, left), right)
+    spot = tl.arange(0, 4)
+    trial = tl.where(spot == 0, left, tl.where(spot == 2, right, guess))
+    totals, crossings = measure(source, trial, row.inverse + 0 * trial, crossings, COMPUTE)
+    equal = totals.equal_count
+    over = totals.above - row.k
+    excess = over + 0.5 * (equal + totals.sum_below - totals.sum_above)
+    # A boundary at the low end belongs to the band.
+    excess = tl.where(row.is_hard, over + tl.where(spot == 0, equal, 0.0), excess)
+    over_left = pick(excess, 0)
+    over_right = pick(excess, 2)
+    look = Look(
+        pick(totals.above, 1), pick(totals.sum_below + equal, 1), pick(totals.sum_above, 1)
+    )
+    missed = tl.where(over_left < 0, -1, tl.where(over_right > 0, 1, 0))
+    bracket = Bracket(left, right, over_left.to(COMPUTE), over_right.to(COMPUTE))
+    return bracket, guess, look, missed, crossings
+
+
+@triton.jit
 def solve(source, survey, k, t, is_hard, guess, look, crossings, COMPUTE: tl.constexpr):
     """The :class:`Pair` of any rows, NaN for those without an answer.
 
@@ -113,6 +143,8 @@ def solve(source, survey, k, t, is_hard, guess, look, crossings, COMPUTE: tl.con
     # Whatever equals the boundary has room where all is taken, and none where nothing is.
     above = tl.where(takes_all & (~takes_none), -1.0, 0.0 * k)
 
+    missed = tl.zeros_like(lowest).to(tl.int32)
+
     is_live = is_answered & (~takes_few) & (~takes_all) & (~is_empty)
     if any_row(is_live):
         t_soft = tl.where(is_hard, tiny, t)
@@ -124,10 +156,21 @@ def solve(source, survey, k, t, is_hard, guess, look, crossings, COMPUTE: tl.con
         # A boundary is a score: the bracket of t = 0 has them all inside.
         t_bracket = tl.where(is_hard, 0.0, t)
         left, right = prior_bracket(lowest, highest, share, finite, t_bracket, COMPUTE)
-        bracket = bracket_of(left, right, valid.to(COMPUTE), target.to(COMPUTE))
-        trial, bracket, crossings = approach(
-            source, row, bracket, guess.b, guess.error, is_live, look, crossings, COMPUTE
-        )
+        if source.band is None:
+            bracket = bracket_of(left, right, valid.to(COMPUTE), target.to(COMPUTE))
+            trial, bracket, crossings = approach(
+                source, row, bracket, guess.b, guess.error, is_live, look, crossings, COMPUTE
+            )
+        else:
+            bracket, b, near, beside, crossings = _in_band(
+                source, row, left, right, guess.b, crossings, COMPUTE
+            )
+            missed = tl.where(is_live, beside, missed)
+            is_live = is_live & (beside == 0)
+            error = 0.25 * bracket.right - 0.25 * bracket.left
+            trial, bracket, crossings = approach(
+                source, row, bracket, b, error, is_live, near, crossings, COMPUTE
+            )
         hi = tl.where(is_live, trial.b, hi)
         lo = tl.where(is_live, trial.step, lo)
         is_open = is_live & (~trial.is_exact)
@@ -141,7 +184,8 @@ def solve(source, survey, k, t, is_hard, guess, look, crossings, COMPUTE: tl.con
             hi = tl.where(is_open, tl.where(is_hard, found.b, soft_hi), hi)
             lo = tl.where(is_open, tl.where(is_hard, share_of_equal, soft_lo), lo)
             hi = tl.where(is_open & (~found.is_found), float("nan"), hi)
+            missed = tl.where(is_open & (hi != hi), 2, missed)
             above = tl.where(is_open & is_hard, found.above, above)
     nothing = float("nan")
     hi = tl.where(is_answered, hi, nothing)
-    return Pair(hi, tl.where(is_answered, lo, nothing), above), crossings
+    return Pair(hi, tl.where(is_answered, lo, nothing), above, missed), crossings

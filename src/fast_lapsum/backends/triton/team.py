@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-#: Room for the float64 numbers that a chunk leaves.
-FIELDS = tl.constexpr(16)
+#: Room for the float64 numbers that a chunk leaves: six of a pass at four trials.
+FIELDS = tl.constexpr(32)
 #: Counters of teams are as far apart as lines of the cache.
 COUNTER_STRIDE = tl.constexpr(32)
 
@@ -29,14 +29,28 @@ class Team(NamedTuple):
 
 
 @triton.jit
+def my_chunks(team):
+    """First, end and step of the chunks that a member has; without a team there is one."""
+    if team is None:
+        return 0, 1, 1
+    else:
+        return team.member, team.chunks, team.size
+
+
+@triton.jit
 def leave(found, team, chunk, crossings, LANES: tl.constexpr):
-    """Store what a chunk gave: numbers of shape [1], by one access to memory."""
+    """Store what a chunk gave: numbers of shape [ROWS], by one access to memory."""
+    ROWS: tl.constexpr = found[0].shape[0]
     field = tl.arange(0, FIELDS)
     numbers = tl.zeros((FIELDS,), tl.float64)
     for i in tl.static_range(len(found)):
-        numbers = tl.where(field == i, found[i].to(tl.float64), numbers)
+        for row in tl.static_range(ROWS):
+            number = found[i].to(tl.float64)
+            if ROWS > 1:
+                number = tl.sum(tl.where(tl.arange(0, ROWS) == row, number, 0.0), 0)
+            numbers = tl.where(field == i * ROWS + row, number, numbers)
     place = team.partials + ((crossings % 2) * LANES + chunk) * FIELDS + field
-    tl.store(place, numbers, mask=field < len(found))
+    tl.store(place, numbers, mask=field < len(found) * ROWS)
 
 
 @triton.jit
@@ -64,10 +78,14 @@ def collect(team, crossings, COUNT: tl.constexpr, LANES: tl.constexpr):
 
 
 @triton.jit
-def field_of(collected, i, nothing, team):
-    """One field of what was collected, [1, LANES]; ``nothing`` where there is no chunk."""
+def field_of(collected, i, nothing, team, ROWS: tl.constexpr):
+    """One field of what was collected, [ROWS, LANES]; ``nothing`` where there is no chunk."""
     LANES: tl.constexpr = collected.shape[1]
     lane = tl.arange(0, LANES)[None, :]
     field = tl.arange(0, FIELDS)[:, None]
-    values = tl.sum(tl.where(field == i, collected, 0.0), 0)[None, :]
+    number = tl.arange(0, ROWS)[:, None]
+    values = tl.zeros((ROWS, LANES), tl.float64)
+    for row in tl.static_range(ROWS):
+        one = tl.sum(tl.where(field == i * ROWS + row, collected, 0.0), 0)[None, :]
+        values = tl.where(number == row, one, values)
     return tl.where(lane < team.chunks, values, nothing)

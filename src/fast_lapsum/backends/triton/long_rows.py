@@ -1,0 +1,191 @@
+"""The forward call on rows that are too long to hold: a sample, one reading, the band, the mask.
+
+One program takes a row where rows are many; a team of them where rows are few.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .band import Band
+from .gather import gather
+from .mask import is_in_limit
+from .numbers import any_row, exponent_scale, smallest_normal
+from .passes import Source, Survey, over_rows
+from .sample import sample_place
+from .solve import Guess, Pair, solve
+from .team import COUNTER_STRIDE, FIELDS, Team
+from .views import budget_of, coordinates, temperature_of
+from .write import store_pair, write_any_chunks, write_hard_chunks, write_soft_chunks
+
+#: A band that does not hold the root is followed by all on that side, and by all there is.
+MOST_BANDS = tl.constexpr(3)
+
+
+@triton.jit
+def _solve_row(
+    source, lists, parts, k, t, is_hard, crossings, REPEATS: tl.constexpr, SAMPLE: tl.constexpr,
+    COMPUTE: tl.constexpr
+):
+    """The pair of one row, of which ``source`` reads the scores."""
+    call = source.call
+    outer = source.outer
+    inner = source.inner
+    tiny = smallest_normal(COMPUTE)
+    place = sample_place(
+        call, outer, inner, k, t, is_hard, source.LARGEST, SAMPLE, source.LANES, COMPUTE
+    )
+    low, high = place.low, place.high
+    inverse = exponent_scale(tl.where(is_hard, tiny, t), COMPUTE)
+    hi = tl.zeros_like(low) + float("nan")
+    lo = tl.zeros_like(hi)
+    above_boundary = 0.0 * k
+    is_open = k == k
+    bands = 0
+    while any_row(is_open) & (bands < MOST_BANDS):
+        bands += 1
+        found, listed, crossings = gather(
+            source, lists.scores, parts, low, high, place.point, inverse, crossings, REPEATS, COMPUTE
+        )
+        above, below, higher, at_point, mix, lowest, highest = found
+        none = tl.zeros((1,), tl.float64)
+        finite, infinite, nans = none + call.n, none, none
+        if any_row(mix != mix):
+            counted, crossings = over_rows(source, (0 * low,), crossings, "survey", COMPUTE)
+            finite, infinite, nans, lowest, highest, _, _ = counted
+        survey = Survey(finite, infinite, nans, lowest.to(COMPUTE), highest.to(COMPUTE))
+        pair, crossings = solve(
+            Source(
+                None,
+                0,
+                lists,
+                outer,
+                inner,
+                source.team,
+                source.length,
+                Band(low, high, place.point, at_point, above, below, higher, listed),
+                False,
+                True,
+                True,
+                1,
+                REPEATS,
+                source.LANES,
+                1,
+                source.CHUNK_LANES,
+            ),
+            *(survey, k, t, is_hard, Guess(place.middle, 0 * low), None, crossings, COMPUTE),
+        )
+        hi, lo, above_boundary = pair.hi, pair.lo, pair.above
+        is_open = pair.missed != 0
+        is_all = bands == 2
+        next_low = tl.where((pair.missed == 1) & (~is_all), high, float("-inf"))
+        next_high = tl.where((pair.missed == -1) & (~is_all), low, float("inf"))
+        low, high = next_low, next_high
+    return Pair(hi, lo, above_boundary, is_open), crossings
+
+
+@triton.jit
+def _write_row(source, out, k, t, pair, crossings, HARD: tl.constexpr, COMPUTE: tl.constexpr):
+    """A member's part of a row's mask."""
+    tl.debug_barrier()  # it lies where the lists were
+    if HARD:
+        crossings = write_hard_chunks(source, out, k, t, pair, crossings, COMPUTE)
+    else:
+        if any_row(is_in_limit(pair.hi, t, COMPUTE)):
+            write_any_chunks(source, out, k, t, pair, COMPUTE)
+        else:
+            write_soft_chunks(source, out, t, pair, COMPUTE)
+    return crossings
+
+
+@triton.jit(do_not_specialize=["row_count"])
+def long_forward(
+    call,
+    lists,
+    row_count,
+    threshold,
+    partials,
+    counters,
+    parts,
+    chunks,
+    size,
+    length,
+    LARGEST: tl.constexpr,
+    HARD: tl.constexpr,
+    SHARED: tl.constexpr,
+    GATHERED_PARTS: tl.constexpr,
+    LISTED: tl.constexpr,
+    WRITTEN_PARTS: tl.constexpr,
+    LANES: tl.constexpr,
+    WIDTH: tl.constexpr,
+    CHUNK_LANES: tl.constexpr,
+    SAMPLE: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    """Masks and threshold pairs of rows in ``chunks`` of some length, by teams of ``size``.
+
+    ``lists`` is the memory of the mask, as a call for what the passes over a band read.
+    """
+    program = tl.program_id(0)
+    number, member = program // size, program % size
+    team_count = tl.num_programs(0) // size
+    team = None
+    if SHARED:
+        partials += number.to(tl.int64) * (2 * FIELDS * CHUNK_LANES)
+        parts += number * CHUNK_LANES
+        team = Team(partials, counters + number * COUNTER_STRIDE, member, size, chunks)
+    crossings = tl.zeros((), tl.int32)
+    for row_number in range(number, row_count, team_count):
+        row = tl.zeros((1,), tl.int64) + row_number
+        outer, inner = coordinates(call, row, row_count)
+        k = budget_of(call, outer, inner)
+        t = temperature_of(call, outer, inner)
+        is_limit = t < smallest_normal(COMPUTE)
+        nothing = (0 * k).to(COMPUTE)
+        pair = Pair(nothing, nothing, 0 * k, k != k)
+        for turn in range(1 + HARD):
+            pair, crossings = _solve_row(
+                Source(
+                    None,
+                    0,
+                    call,
+                    outer,
+                    inner,
+                    team,
+                    length,
+                    None,
+                    True,
+                    True,
+                    LARGEST,
+                    GATHERED_PARTS,
+                    1,
+                    LANES,
+                    1,
+                    CHUNK_LANES,
+                ),
+                *(lists, parts, k, t, is_limit | (turn > 0), crossings, LISTED, SAMPLE, COMPUTE),
+            )
+            if (member == 0) & (turn == 0):
+                store_pair(threshold, row, pair.hi, pair.lo, row >= 0)
+        crossings = _write_row(
+            Source(
+                None,
+                0,
+                call,
+                outer,
+                inner,
+                team,
+                length,
+                None,
+                True,
+                True,
+                LARGEST,
+                WRITTEN_PARTS,
+                1,
+                LANES,
+                WIDTH,
+                CHUNK_LANES,
+            ),
+            *(lists.scores, k, t, pair, crossings, HARD, COMPUTE),
+        )
