@@ -110,8 +110,8 @@ class LongPlan(NamedTuple):
     warps: int = 16
     width: int = 1
     sample: int = SAMPLE
-    gathered: int = 16  # scores of a thread that are read at a time
-    listed: int = 8  # and from the lists
+    read: int = 8  # scores of a thread that are read at a time
+    listed: int = 4  # and from the lists
     written: int = 4  # accesses to memory that write at a time
     registers: int | None = 64
 
@@ -180,7 +180,7 @@ def long_plan(n: int, row_count: int, width: int) -> LongPlan:
     plan = LongPlan(1, n, width=width)
     if row_count >= MANY_ROWS:
         return plan
-    step = plan.lanes * max(plan.gathered, plan.written * width)
+    step = plan.lanes * max(plan.read, plan.written * width)
     length = -(-n // max(1, 2 * PROGRAMS // row_count))
     length = -(-length // step) * step
     return plan._replace(chunks=-(-n // length), length=length)

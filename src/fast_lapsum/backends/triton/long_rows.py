@@ -25,7 +25,7 @@ MOST_BANDS = tl.constexpr(3)
 
 @triton.jit
 def _solve_row(
-    source, lists, parts, k, t, is_hard, crossings, REPEATS: tl.constexpr, SAMPLE: tl.constexpr,
+    source, lists, parts, k, t, is_hard, crossings, LISTED: tl.constexpr, SAMPLE: tl.constexpr,
     COMPUTE: tl.constexpr
 ):
     """The pair of one row, of which ``source`` reads the scores."""
@@ -46,12 +46,13 @@ def _solve_row(
     while any_row(is_open) & (bands < MOST_BANDS):
         bands += 1
         found, listed, crossings = gather(
-            source, lists.scores, parts, low, high, place.point, inverse, crossings, REPEATS, COMPUTE
+            source, lists.scores, parts, low, high, place.point, inverse, crossings, LISTED, COMPUTE
         )
-        above, below, higher, at_point, mix, lowest, highest = found
+        above, below, higher, at_point, lowest, highest = found
         none = tl.zeros((1,), tl.float64)
         finite, infinite, nans = none + call.n, none, none
-        if any_row(mix != mix):
+        # NaN is in the sum of those below; masked scores and those of -inf take no part.
+        if any_row((below != below) | (lowest == float("-inf")) | (highest == float("inf"))):
             counted, crossings = over_rows(source, (0 * low,), crossings, "survey", COMPUTE)
             finite, infinite, nans, lowest, highest, _, _ = counted
         survey = Survey(finite, infinite, nans, lowest.to(COMPUTE), highest.to(COMPUTE))
@@ -69,7 +70,7 @@ def _solve_row(
                 True,
                 True,
                 1,
-                REPEATS,
+                LISTED,
                 source.LANES,
                 1,
                 source.CHUNK_LANES,
@@ -114,9 +115,9 @@ def long_forward(
     LARGEST: tl.constexpr,
     HARD: tl.constexpr,
     SHARED: tl.constexpr,
-    GATHERED_PARTS: tl.constexpr,
+    READ: tl.constexpr,
     LISTED: tl.constexpr,
-    WRITTEN_PARTS: tl.constexpr,
+    WRITTEN: tl.constexpr,
     LANES: tl.constexpr,
     WIDTH: tl.constexpr,
     CHUNK_LANES: tl.constexpr,
@@ -158,8 +159,8 @@ def long_forward(
                     True,
                     True,
                     LARGEST,
-                    GATHERED_PARTS,
                     1,
+                    READ,
                     LANES,
                     1,
                     CHUNK_LANES,
@@ -181,8 +182,8 @@ def long_forward(
                 True,
                 True,
                 LARGEST,
-                WRITTEN_PARTS,
                 1,
+                WRITTEN,
                 LANES,
                 WIDTH,
                 CHUNK_LANES,

@@ -327,7 +327,7 @@ def parts_of(source, chunk):
 
 @triton.jit
 def _over_chunk(source, chunk, at, KIND: tl.constexpr, COMPUTE: tl.constexpr):
-    """A pass over a chunk that is read part by part, added up in float64."""
+    """A pass over a chunk that is read, added up in float64."""
     ROWS: tl.constexpr = at[0].shape[0]
     total = ()
     for field in tl.static_range(_fields(KIND)):

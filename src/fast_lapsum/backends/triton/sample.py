@@ -11,7 +11,7 @@ from .numbers import any_row, exponent_scale, pick, prior_bracket, smallest_norm
 from .passes import Source, measure
 from .root import Row, approach, bracket_of, iterate
 from .solve import guess_of, survey_rows
-from .views import load_scores, part_indices
+from .views import load_scores, part_indices, row_start
 
 #: The ends of a band are so many standard deviations of the sample's count from the middle.
 DEVIATIONS = tl.constexpr(4.0)
@@ -29,7 +29,7 @@ class Place(NamedTuple):
 
 
 @triton.jit
-def _roots(source, row, survey, bracket, guess, is_live, COMPUTE: tl.constexpr):
+def _roots(source, row, bracket, guess, is_live, COMPUTE: tl.constexpr):
     """Thresholds of several budgets in one sample."""
     nobody = tl.zeros((), tl.int32)
     trial, bracket, _ = approach(
@@ -46,14 +46,13 @@ def _roots(source, row, survey, bracket, guess, is_live, COMPUTE: tl.constexpr):
 
 @triton.jit
 def _common_score(source, middle, inverse, SAMPLE: tl.constexpr, COMPUTE: tl.constexpr):
-    """The score at the middle or next to it that most others equal, if many do; NaN if not."""
+    """The score next to the middle that most others equal, if many do; NaN if not."""
     nobody = tl.zeros((), tl.int32)
     near, _ = measure(source, middle, inverse, nobody, COMPUTE)
-    spot = tl.arange(0, 4)
-    below = tl.where(spot == 0, near.nearest_below, middle)
-    trial = tl.where(spot == 2, near.nearest_above, below)
+    below = tl.where(near.equal_count > 0, middle, near.nearest_below)
+    trial = tl.where(tl.arange(0, 2) == 0, below, near.nearest_above)
     trial = tl.where(tl.abs(trial) < float("inf"), trial, middle)
-    totals, _ = measure(source, trial, inverse, nobody, COMPUTE)
+    totals, _ = measure(source, trial, inverse + 0 * trial, nobody, COMPUTE)
     equal = totals.equal_count
     most = tl.max(equal, 0)
     point = tl.max(tl.where(equal == most, trial, float("-inf")), 0)
@@ -67,33 +66,38 @@ def _place(source, origin, k, t, is_hard, SAMPLE: tl.constexpr, COMPUTE: tl.cons
     finite = survey.finite
     share = tl.minimum(tl.maximum(k * SAMPLE / source.call.n - survey.infinite, 0.0), finite)
     spread = DEVIATIONS * tl.sqrt(share * (1 - share / tl.maximum(finite, 1.0))) + 1
-    # Three budgets at once: more than the row's share, the share, less. The fourth is idle.
-    spot = tl.arange(0, 4)
-    wanted = share + tl.where(spot == 0, spread, tl.where(spot == 2, -spread, 0.0))
-    takes_all = wanted >= finite - 0.5
-    takes_none = wanted <= 0.5
+    # Two budgets at once, more than the row's share and less. Where an end is left open, its budget
+    # is the share.
+    is_low = tl.arange(0, 2) == 0
+    has_end = tl.where(is_low, share + spread < finite - 0.5, share - spread > 0.5)
+    wanted = share + tl.where(has_end, tl.where(is_low, spread, -spread), 0.0)
     wanted = tl.minimum(tl.maximum(wanted, 0.25), finite - 0.25)
     wanted = tl.where(is_hard, tl.ceil(wanted) - 0.5, wanted)
     target = wanted + survey.infinite
-    t_soft = tl.where(is_hard, smallest_normal(COMPUTE), t) + 0 * wanted
+    t_soft = tl.where(is_hard, smallest_normal(COMPUTE), t)
+    inverse = exponent_scale(t_soft, COMPUTE)
+    t_soft += 0 * wanted
     count = (finite + survey.infinite).to(COMPUTE)
-    is_each_hard = is_hard & (spot >= 0)
+    is_each_hard = is_hard & (is_low | (~is_low))
     row = Row(target, t_soft.to(COMPUTE), exponent_scale(t_soft, COMPUTE), count, is_each_hard)
     t_bracket = tl.where(is_hard, 0.0, t)
     left, right = prior_bracket(survey.lowest, survey.highest, wanted, finite, t_bracket, COMPUTE)
     bracket = bracket_of(left, right, count, target.to(COMPUTE))
     start = tl.zeros_like(left) + float("nan")
     guess = guess_of(survey, origin, mean, square, target, t_soft, start, is_each_hard, COMPUTE)
-    is_live = (finite > 1) & (spot >= 0)
-    b = _roots(source, row, survey, bracket, guess, is_live, COMPUTE)
-    middle = pick(b, 1)
-    point = _common_score(source, middle + 0 * b, row.inverse, SAMPLE, COMPUTE)
-    # Where the sample does not tell, the band has no end; nor where it has no scores.
-    is_told = (finite > 1) & (b == b)
-    low = tl.where(is_told & (~takes_all), b, float("-inf"))
-    high = tl.where(is_told & (~takes_none), b, float("inf"))
-    middle = tl.where(tl.abs(middle) < float("inf"), middle, origin)
-    return Place(tl.minimum(pick(low, 0), middle), middle, tl.maximum(pick(high, 2), middle), point)
+    is_live = (finite > 1) & (is_low | (~is_low))
+    b = _roots(source, row, bracket, guess, is_live, COMPUTE)
+    b = tl.where(is_live & (tl.abs(b) < float("inf")), b, origin)
+    low = pick(b, 0)
+    high = pick(b, 1)
+    middle = 0.5 * low + 0.5 * high
+    has_low = pick(has_end.to(COMPUTE), 0) * finite > 1
+    has_high = pick(has_end.to(COMPUTE), 1) * finite > 1
+    middle = tl.where(has_low, tl.where(has_high, middle, high), low)
+    point = _common_score(source, middle, inverse, SAMPLE, COMPUTE)
+    low = tl.where(has_low, tl.minimum(low, middle), float("-inf"))
+    high = tl.where(has_high, tl.maximum(high, middle), float("inf"))
+    return Place(low, middle, high, point)
 
 
 @triton.jit
@@ -120,7 +124,7 @@ def sample_place(
     index = number * stretch + (number * 2654435761 >> 8) % stretch
     r = load_scores(call, outer, inner, index, None, LARGEST, 1, COMPUTE)
     r = tl.where(r == r, r, float("-inf"))
-    origin = tl.max(tl.max(tl.max(tl.where(number == 0, r, float("-inf")), 3), 0), 1)
+    origin = tl.load(row_start(call.scores, outer, inner)).to(COMPUTE)
     origin = tl.where(tl.abs(origin) < float("inf"), origin, 0.0)
     return _place(
         Source(
@@ -141,5 +145,5 @@ def sample_place(
             1,
             1,
         ),
-        *(origin, k, t, is_hard, SAMPLE, COMPUTE),
+        *(origin if LARGEST else -origin, k, t, is_hard, SAMPLE, COMPUTE),
     )

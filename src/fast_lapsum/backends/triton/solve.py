@@ -23,7 +23,7 @@ from .numbers import (
     prior_bracket,
     smallest_normal,
 )
-from .passes import Look, Survey, measure, over_rows
+from .passes import Survey, look_at, over_rows
 from .root import Bracket, Row, approach, bracket_of, finish, iterate
 
 
@@ -84,27 +84,22 @@ def guess_of(survey, origin, mean, square, k, t, start, is_hard, COMPUTE: tl.con
 
 
 @triton.jit
-def _in_band(source, row, left, right, guess, crossings, COMPUTE: tl.constexpr):
-    """The bracket within the band, and a look at the guess: one pass at three trials."""
+def _in_band(source, row, left, right, crossings, COMPUTE: tl.constexpr):
+    """The bracket within the band, and whether the root is in it: one look at both ends."""
     left = as_finite(tl.maximum(left, source.band.low), COMPUTE)
     right = as_finite(tl.minimum(right, source.band.high), COMPUTE)
-    guess = tl.minimum(tl.maximum(guess, left), right)
-    spot = tl.arange(0, 4)
-    trial = tl.where(spot == 0, left, tl.where(spot == 2, right, guess))
-    totals, crossings = measure(source, trial, row.inverse + 0 * trial, crossings, COMPUTE)
-    equal = totals.equal_count
-    over = totals.above - row.k
-    excess = over + 0.5 * (equal + totals.sum_below - totals.sum_above)
-    # A boundary at the low end belongs to the band.
-    excess = tl.where(row.is_hard, over + tl.where(spot == 0, equal, 0.0), excess)
+    end = tl.arange(0, 2)
+    trial = tl.where(end == 0, left, right)
+    look, crossings = look_at(source, trial, row.inverse + 0 * trial, crossings, COMPUTE)
+    over = look.above - row.k
+    # In the hard limit S<= is the number of equal scores: a boundary at the low end is in the band.
+    at_end = tl.where(end == 0, look.below, 0.0)
+    excess = over + tl.where(row.is_hard, at_end, 0.5 * (look.below - look.higher))
     over_left = pick(excess, 0)
-    over_right = pick(excess, 2)
-    look = Look(
-        pick(totals.above, 1), pick(totals.sum_below + equal, 1), pick(totals.sum_above, 1)
-    )
+    over_right = pick(excess, 1)
     missed = tl.where(over_left < 0, -1, tl.where(over_right > 0, 1, 0))
     bracket = Bracket(left, right, over_left.to(COMPUTE), over_right.to(COMPUTE))
-    return bracket, guess, look, missed, crossings
+    return bracket, missed, crossings
 
 
 @triton.jit
@@ -162,14 +157,12 @@ def solve(source, survey, k, t, is_hard, guess, look, crossings, COMPUTE: tl.con
                 source, row, bracket, guess.b, guess.error, is_live, look, crossings, COMPUTE
             )
         else:
-            bracket, b, near, beside, crossings = _in_band(
-                source, row, left, right, guess.b, crossings, COMPUTE
-            )
+            bracket, beside, crossings = _in_band(source, row, left, right, crossings, COMPUTE)
             missed = tl.where(is_live, beside, missed)
             is_live = is_live & (beside == 0)
             error = 0.25 * bracket.right - 0.25 * bracket.left
             trial, bracket, crossings = approach(
-                source, row, bracket, b, error, is_live, near, crossings, COMPUTE
+                source, row, bracket, guess.b, error, is_live, None, crossings, COMPUTE
             )
         hi = tl.where(is_live, trial.b, hi)
         lo = tl.where(is_live, trial.step, lo)

@@ -102,10 +102,17 @@ def exist(index, n, WIDTH: tl.constexpr):
 
 @triton.jit
 def _places(view, outer, inner, index, WIDTH: tl.constexpr):
-    """Addresses; a WIDTH of scores is as aligned as it is long, as the plan says."""
+    """Addresses; a WIDTH of scores is as aligned as it is long, as the plan says.
+
+    Neighbours that are no WIDTH are in different threads: nothing is to be gained by an access to
+    several of them, and much lost by the exchange that would put them where they belong.
+    """
     place = across(row_start(view, outer, inner)) + index * view.along
     BYTES: tl.constexpr = WIDTH * (view.start.dtype.element_ty.primitive_bitwidth // 8)
-    return place if WIDTH == 1 else tl.multiple_of(place, (1, 1, 1, BYTES))
+    if WIDTH == 1:
+        return tl.multiple_of(place, (1, 1, 1, 1))
+    else:
+        return tl.multiple_of(place, (1, 1, 1, BYTES))
 
 
 @triton.jit
