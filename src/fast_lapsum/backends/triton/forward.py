@@ -161,7 +161,7 @@ def _solve_shared_row(
     start = _warm_start_of(warm_start, outer, inner, LARGEST, COMPUTE)
     is_hard = t < smallest_normal(COMPUTE)
     place = sample_place(
-        call, outer, inner, k, t, is_hard, LARGEST, SAMPLE, source.LANES, COMPUTE
+        call, outer, inner, k, t, is_hard, LARGEST, SAMPLE, source.LANES, False, COMPUTE
     )
     is_warm = (start == start) & (~is_hard)
     b = tl.where(is_warm, start, place.middle)

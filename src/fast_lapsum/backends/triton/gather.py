@@ -103,6 +103,12 @@ def _end_lists(source, out, chunk, count, LISTED: tl.constexpr, COMPUTE: tl.cons
 
 
 @triton.jit
+def _number(count):
+    """How many scores are in the lists."""
+    return tl.sum(tl.sum(tl.sum(count, 3), 2), 0).to(tl.float64)
+
+
+@triton.jit
 def gather(
     source,
     out,
@@ -115,7 +121,7 @@ def gather(
     LISTED: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
-    """What there is beyond the band, and the :class:`Band` with its lists.
+    """Fields of a :class:`Band`, the ends of the row, and how many scores the lists have.
 
     ``parts`` is where a team keeps how long they are; with one program that is just a number.
     """
@@ -125,16 +131,19 @@ def gather(
         found, count = _gather_chunk(source, out, 0, low, high, point, inverse, COMPUTE)
         listed = _end_lists(source, out, 0, count, LISTED, COMPUTE)
         tl.debug_barrier()
-        return found, listed, crossings
+        return found, _number(count), listed, crossings
     else:
         for chunk in range(team.member, team.chunks, team.size):
             sums, count = _gather_chunk(source, out, chunk, low, high, point, inverse, COMPUTE)
-            leave(sums, team, chunk, crossings, source.CHUNK_LANES)
+            above, below, higher, at_point, lowest, highest = sums
+            left = (above, below, higher, at_point, lowest, highest, _number(count))
+            leave(left, team, chunk, crossings, source.CHUNK_LANES)
             tl.store(parts + chunk, _end_lists(source, out, chunk, count, LISTED, COMPUTE))
         cross(team, crossings)
-        collected = collect(team, crossings, GATHERED, source.CHUNK_LANES)
+        collected = collect(team, crossings, GATHERED + 1, source.CHUNK_LANES)
         every = ()
         for field in tl.static_range(GATHERED):
             nothing = 0.0 if field < 4 else (float("inf") if field == 4 else float("-inf"))
             every = every + (field_of(collected, field, nothing, team, 1),)  # type: ignore
-        return tl.reduce(every, 1, _added), parts, crossings + 1
+        number = tl.sum(field_of(collected, GATHERED, 0.0, team, 1), 1)
+        return tl.reduce(every, 1, _added), number, parts, crossings + 1

@@ -13,14 +13,15 @@ from .gather import gather
 from .mask import is_in_limit
 from .numbers import any_row, exponent_scale, smallest_normal
 from .passes import Source, Survey, over_rows
-from .sample import sample_place
+from .sample import sample_place, sample_point
 from .solve import Guess, Pair, solve
 from .team import COUNTER_STRIDE, FIELDS, Team
 from .views import budget_of, coordinates, temperature_of
 from .write import store_pair, write_any_chunks, write_hard_chunks, write_soft_chunks
 
-#: A band that does not hold the root is followed by all on that side, and by all there is.
-MOST_BANDS = tl.constexpr(3)
+#: A band that is too full is read again, and one that does not hold the root is followed by all on
+#: that side, and by all there is.
+MOST_BANDS = tl.constexpr(4)
 
 
 @triton.jit
@@ -34,55 +35,65 @@ def _solve_row(
     inner = source.inner
     tiny = smallest_normal(COMPUTE)
     place = sample_place(
-        call, outer, inner, k, t, is_hard, source.LARGEST, SAMPLE, source.LANES, COMPUTE
+        call, outer, inner, k, t, is_hard, source.LARGEST, SAMPLE, source.LANES, True, COMPUTE
     )
     low, high = place.low, place.high
+    point = tl.zeros_like(low) + float("nan")
     inverse = exponent_scale(tl.where(is_hard, tiny, t), COMPUTE)
     hi = tl.zeros_like(low) + float("nan")
     lo = tl.zeros_like(hi)
     above_boundary = 0.0 * k
-    is_open = k == k
+    is_open = t == t
+    is_tried = t != t
     bands = 0
     while any_row(is_open) & (bands < MOST_BANDS):
         bands += 1
-        found, listed, crossings = gather(
-            source, lists.scores, parts, low, high, place.point, inverse, crossings, LISTED, COMPUTE
+        found, number, listed, crossings = gather(
+            source, lists.scores, parts, low, high, point, inverse, crossings, LISTED, COMPUTE
         )
         above, below, higher, at_point, lowest, highest = found
-        none = tl.zeros((1,), tl.float64)
-        finite, infinite, nans = none + call.n, none, none
-        # NaN is in the sum of those below; masked scores and those of -inf take no part.
-        if any_row((below != below) | (lowest == float("-inf")) | (highest == float("inf"))):
-            counted, crossings = over_rows(source, (0 * low,), crossings, "survey", COMPUTE)
-            finite, infinite, nans, lowest, highest, _, _ = counted
-        survey = Survey(finite, infinite, nans, lowest.to(COMPUTE), highest.to(COMPUTE))
-        pair, crossings = solve(
-            Source(
-                None,
-                0,
-                lists,
-                outer,
-                inner,
-                source.team,
-                source.length,
-                Band(low, high, place.point, at_point, above, below, higher, listed),
-                False,
-                True,
-                True,
-                1,
-                LISTED,
-                source.LANES,
-                1,
-                source.CHUNK_LANES,
-            ),
-            *(survey, k, t, is_hard, Guess(place.middle, 0 * low), None, crossings, COMPUTE),
-        )
-        hi, lo, above_boundary = pair.hi, pair.lo, pair.above
-        is_open = pair.missed != 0
-        is_all = bands == 2
-        next_low = tl.where((pair.missed == 1) & (~is_all), high, float("-inf"))
-        next_high = tl.where((pair.missed == -1) & (~is_all), low, float("inf"))
-        low, high = next_low, next_high
+        # A large part of the row lies in the band: many scores may be equal.
+        if any_row((number * 8 > call.n) & (bands == 1)):
+            point = sample_point(
+                *(call, outer, inner, low, high, inverse),
+                *(source.LARGEST, SAMPLE, source.LANES, COMPUTE),
+            )
+        else:
+            none = tl.zeros((1,), tl.float64)
+            finite, infinite, nans = none + call.n, none, none
+            # NaN is in the sum of those below; masked scores and those of -inf take no part.
+            is_plain = (below == below) & (lowest > float("-inf")) & (highest < float("inf"))
+            if any_row(~is_plain):
+                counted, crossings = over_rows(source, (0 * low,), crossings, "survey", COMPUTE)
+                finite, infinite, nans, lowest, highest, _, _ = counted
+            survey = Survey(finite, infinite, nans, lowest.to(COMPUTE), highest.to(COMPUTE))
+            pair, crossings = solve(
+                Source(
+                    None,
+                    0,
+                    lists,
+                    outer,
+                    inner,
+                    source.team,
+                    source.length,
+                    Band(low, high, point, at_point, above, below, higher, listed),
+                    False,
+                    True,
+                    True,
+                    1,
+                    LISTED,
+                    source.LANES,
+                    1,
+                    source.CHUNK_LANES,
+                ),
+                *(survey, k, t, is_hard, Guess(low, low), None, crossings, COMPUTE),
+            )
+            hi, lo, above_boundary = pair.hi, pair.lo, pair.above
+            is_open = pair.missed != 0
+            next_low = tl.where((pair.missed == 1) & (~is_tried), high, float("-inf"))
+            high = tl.where((pair.missed == -1) & (~is_tried), low, float("inf"))
+            low = next_low
+            is_tried = t == t
     return Pair(hi, lo, above_boundary, is_open), crossings
 
 

@@ -45,6 +45,7 @@ class Row(NamedTuple):
     inverse: Any  # log2(e) / t
     count: Any  # of scores that the budget is for
     is_hard: Any
+    slack: Any  # a trial whose mass is off by no more will do; below 0: only the root does
 
 
 class Bracket(NamedTuple):
@@ -146,6 +147,7 @@ def approach(source, row, bracket, guess, error, is_live, first, crossings, COMP
         # The squares of smaller sums are no normal numbers: the iteration does without them.
         is_told = tails >= SQUARABLE
         is_short = is_told & (tl.abs(relative) <= negligible_step(COMPUTE))
+        is_short = is_short | (tl.abs(excess) <= row.slack)
         is_exact = is_exact | (is_going & is_short)
         step = tl.where(is_going, row.t * relative, step)
         slope = tl.where(is_going, 0.5 * tails / row.t, slope)
@@ -233,6 +235,7 @@ def iterate(source, row, bracket, trial, is_live, crossings, COMPUTE: tl.constex
         # In the hard limit: the rank that is looked for is that of the scores equal to b.
         is_boundary = has_equal & (over < 0) & (over + equal > 0)
         is_root = tl.where(row.is_hard, is_boundary, is_soft_root)
+        is_root = is_root | (tl.abs(excess) <= row.slack)
 
         is_found = is_found | (is_going & is_root)
         is_direct = tl.where(is_going, is_short & (~row.is_hard), is_direct)

@@ -18,7 +18,9 @@ from .numbers import (
     as_finite,
     exponent_scale,
     first_guess,
+    interpolate,
     largest_finite,
+    lift_of,
     pick,
     prior_bracket,
     smallest_normal,
@@ -86,10 +88,13 @@ def guess_of(survey, origin, mean, square, k, t, start, is_hard, COMPUTE: tl.con
 @triton.jit
 def _in_band(source, row, left, right, crossings, COMPUTE: tl.constexpr):
     """The bracket within the band, and whether the root is in it: one look at both ends."""
-    left = as_finite(tl.maximum(left, source.band.low), COMPUTE)
-    right = as_finite(tl.minimum(right, source.band.high), COMPUTE)
+    # Of the row's own bracket it is certain, and a root may lie beyond the largest number.
+    is_certain_left = left >= source.band.low
+    is_certain_right = right <= source.band.high
+    left = tl.maximum(left, source.band.low)
+    right = tl.minimum(right, source.band.high)
     end = tl.arange(0, 2)
-    trial = tl.where(end == 0, left, right)
+    trial = as_finite(tl.where(end == 0, left, right), COMPUTE)
     look, crossings = look_at(source, trial, row.inverse + 0 * trial, crossings, COMPUTE)
     over = look.above - row.k
     # In the hard limit S<= is the number of equal scores: a boundary at the low end is in the band.
@@ -97,6 +102,8 @@ def _in_band(source, row, left, right, crossings, COMPUTE: tl.constexpr):
     excess = over + tl.where(row.is_hard, at_end, 0.5 * (look.below - look.higher))
     over_left = pick(excess, 0)
     over_right = pick(excess, 1)
+    over_left = tl.where(is_certain_left, tl.maximum(over_left, 0.0), over_left)
+    over_right = tl.where(is_certain_right, tl.minimum(over_right, 0.0), over_right)
     missed = tl.where(over_left < 0, -1, tl.where(over_right > 0, 1, 0))
     bracket = Bracket(left, right, over_left.to(COMPUTE), over_right.to(COMPUTE))
     return bracket, missed, crossings
@@ -146,7 +153,8 @@ def solve(source, survey, k, t, is_hard, guess, look, crossings, COMPUTE: tl.con
         # Half a score below the rank, where counts are all there is.
         target = tl.where(is_hard, tl.ceil(k) - 0.5, k)
         inverse = exponent_scale(t_soft, COMPUTE)
-        row = Row(target, t_soft.to(COMPUTE), inverse, valid.to(COMPUTE), is_hard)
+        only = tl.full((1,), -1.0, COMPUTE)
+        row = Row(target, t_soft.to(COMPUTE), inverse, valid.to(COMPUTE), is_hard, only)
         share = tl.minimum(tl.maximum(target - infinite, tiny), finite)
         # A boundary is a score: the bracket of t = 0 has them all inside.
         t_bracket = tl.where(is_hard, 0.0, t)
@@ -159,10 +167,14 @@ def solve(source, survey, k, t, is_hard, guess, look, crossings, COMPUTE: tl.con
         else:
             bracket, beside, crossings = _in_band(source, row, left, right, crossings, COMPUTE)
             missed = tl.where(is_live, beside, missed)
+            hi = tl.where(missed != 0, float("nan"), hi)
             is_live = is_live & (beside == 0)
+            lift_left = lift_of(bracket.over_left, target.to(COMPUTE), row.count)
+            lift_right = lift_of(bracket.over_right, target.to(COMPUTE), row.count)
+            b = interpolate(bracket.left, bracket.right, lift_left, lift_right, COMPUTE)
             error = 0.25 * bracket.right - 0.25 * bracket.left
             trial, bracket, crossings = approach(
-                source, row, bracket, guess.b, error, is_live, None, crossings, COMPUTE
+                source, row, bracket, b, error, is_live, None, crossings, COMPUTE
             )
         hi = tl.where(is_live, trial.b, hi)
         lo = tl.where(is_live, trial.step, lo)
