@@ -114,6 +114,7 @@ class LongPlan(NamedTuple):
     listed: int = 4  # and from the lists
     written: int = 4  # accesses to memory that write at a time
     registers: int | None = 64
+    may_fuse: bool = False
 
     @property
     def lanes(self) -> int:

@@ -412,6 +412,7 @@ def _launch_long(
         COMPUTE=compute,
         num_warps=plan.warps,
         maxnreg=plan.registers,
+        enable_fp_fusion=plan.may_fuse,
         launch_cooperative_grid=is_shared,
     )
 

@@ -82,8 +82,10 @@ def _place(
     has_low = pick(has_end.to(COMPUTE), 0) * finite > 1
     has_high = pick(has_end.to(COMPUTE), 1) * finite > 1
     middle = tl.where(has_low, tl.where(has_high, middle, high), low)
-    low = tl.where(has_low, tl.minimum(low, middle), float("-inf"))
-    high = tl.where(has_high, tl.maximum(high, middle), float("inf"))
+    lower = tl.where(has_high, tl.minimum(low, high), low)
+    upper = tl.where(has_low, tl.maximum(low, high), high)
+    low = tl.where(has_low, lower, float("-inf"))
+    high = tl.where(has_high, upper, float("inf"))
     return Place(low, middle, high)
 
 
