@@ -55,11 +55,10 @@ def with_beyond(found, band, at, KIND: tl.constexpr):
         near = _carried(band.at_point, tl.maximum(band.point, b), tl.minimum(band.point, b), inverse)
         below += tl.where(is_under, near, 0.0) + _carried(band.below, b, band.low, inverse)
         higher += tl.where(is_over, near, 0.0) + _carried(band.higher, band.high, b, inverse)
-        # No score at an end does no harm: the sums are the same on both of its sides.
+        # An end counts as a score, at b too: what is beyond is as far as that, and sums are taken
+        # relative to it.
         end_below = tl.where(is_under, tl.maximum(band.point, band.low), band.low)
         end_above = tl.where(is_over, tl.minimum(band.point, band.high), band.high)
-        end_below = tl.where(band.low < b, end_below, float("-inf"))
-        end_above = tl.where(band.high > b, end_above, float("inf"))
         return (
             above + band.above + tl.where(is_over, band.at_point, 0.0),
             equal + tl.where(band.point == b, band.at_point, 0.0),

@@ -177,8 +177,10 @@ def team_plan(n: int, row_count: int, itemsize: int, width: int) -> TeamPlan | N
 
 
 def long_plan(n: int, row_count: int, width: int) -> LongPlan:
-    """How longer rows are read."""
+    """How longer rows are read: by many small programs, or by fewer large ones of few rows."""
     plan = LongPlan(1, n, width=width)
+    if row_count >= 4 * MANY_ROWS and n < 500_000:
+        return plan._replace(warps=8, read=16 if width > 4 else 8, sample=1024)
     if row_count >= MANY_ROWS:
         return plan
     step = plan.lanes * max(plan.read, plan.written * width)
