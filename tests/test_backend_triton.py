@@ -20,7 +20,13 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 
 from cases import assert_budget, assert_near, expected, normal
 from fast_lapsum.backends.triton import launch
-from fast_lapsum.backends.triton.config import LongBackwardPlan, LongPlan, TeamPlan, TilePlan, tile_plan
+from fast_lapsum.backends.triton.config import (
+    LongBackwardPlan,
+    LongPlan,
+    TeamPlan,
+    TilePlan,
+    tile_plan,
+)
 from hunting import wrong_rows
 from hunting.check import judge
 from hunting.rows import CALLS, KINDS, Batch, Spec, make

@@ -23,7 +23,7 @@ from triton.compiler import ASTSource
 from triton.runtime import JITFunction
 
 from fast_lapsum.backends.triton import launch
-from fast_lapsum.backends.triton.config import TeamPlan
+from fast_lapsum.backends.triton.config import LongPlan, TeamPlan
 from test_triton_compiles import DTYPES, SHARED_MEMORY, TYPES
 
 KERNELS = {name: value for name, value in vars(launch).items() if isinstance(value, JITFunction)}
@@ -51,7 +51,7 @@ def record(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Recorded]]:
 
     for name, kernel in KERNELS.items():
         monkeypatch.setattr(launch, name, Recorder(kernel))
-    monkeypatch.setattr(launch, "team_count", lambda device, plan, rows: (plan.chunks, 1))
+    monkeypatch.setattr(launch, "team_count", lambda _, plan, *rest: (plan.chunks, 1))
     monkeypatch.setattr(launch, "on_device", lambda scores: contextlib.nullcontext())
 
     def run(
@@ -60,7 +60,7 @@ def record(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Recorded]]:
         *,
         everything: bool = False,
         hard: bool = False,
-        plan: TeamPlan | None = None,
+        plan: TeamPlan | LongPlan | None = None,
     ) -> list[Recorded]:
         def new(dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
             return torch.empty(shape, dtype=dtype, device="meta")
@@ -166,13 +166,18 @@ def test_blocks_compile(record: Callable[..., list[Recorded]]) -> None:
 
 
 def test_long_rows_compile(record: Callable[..., list[Recorded]]) -> None:
-    """Teams that hold their row, and the two launches of backward."""
-    for launched in record((1, 100_000), torch.float32):
+    """Rows that are read by one program each, and the two launches of backward."""
+    for launched in record((100, 100_000), torch.float32):
         _compile(launched)
 
 
 def test_rows_with_everything_compile(record: Callable[..., list[Recorded]]) -> None:
-    """Hard masks and rows that are read again; masks, strides, tensors, the smallest."""
-    plan = TeamPlan(1024, 2, 49, False, 4, 1)
+    """Hard masks of rows in chunks; masks, strides, tensors, the smallest."""
+    plan = LongPlan(25, 4096, 4)
     for launched in record((2, 100_000), torch.bfloat16, everything=True, hard=True, plan=plan):
         _compile(launched)
+
+
+def test_teams_compile(record: Callable[..., list[Recorded]]) -> None:
+    """Rows that several programs hold."""
+    _compile(record((1, 100_000), torch.float32, plan=TeamPlan(1024, 98, 4, 4))[0])

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fast_lapsum.backends.triton import launch
-from fast_lapsum.backends.triton.config import team_plan
+from fast_lapsum.backends.triton.config import long_plan
 from hunting.check import judge
 from hunting.rows import CALLS, KINDS, Batch, Spec, make
 
@@ -43,28 +43,40 @@ def test_rows_of_one_program(kind: str, n: int) -> None:
     assert not verdict.wrong.any(), verdict.reason(int(verdict.wrong.int().argmax()))
 
 
-@pytest.mark.parametrize("shape", [(1, 100_000), (64, 65_536), (3, 1_000_001), (1, 5_000_000)])
+@pytest.mark.parametrize("shape", [(400, 40_000), (100, 65_537), (128, 262_144)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_rows_of_teams(kind: str, shape: tuple[int, int]) -> None:
+def test_long_rows(kind: str, shape: tuple[int, int]) -> None:
     number = list(KINDS).index(kind)
     rows, n = shape
-    spec = Spec(6, number, kind, CALLS[(number + n) % len(CALLS)], "float32", n, rows)
+    dtype = ("float32", "float64", "bfloat16", "float16")[(number + n) % 4]
+    spec = Spec(6, number, kind, CALLS[(number + n) % len(CALLS)], dtype, n, rows)
     batch = make(spec, torch.device("cuda"))
     verdict = judge(batch, forward(batch)[0])
     assert not verdict.wrong.any(), verdict.reason(int(verdict.wrong.int().argmax()))
 
 
+def test_hard_masks_of_long_rows() -> None:
+    """Exactly k ones, the earliest of tied scores first."""
+    g = torch.Generator("cuda").manual_seed(0)
+    scores = (8 * torch.randn(100, 40_000, generator=g, device="cuda")).round() / 8
+    for k in (1, 3000, 39_999):
+        p, _ = forward(Batch(scores, float(k), 0.1, None, True), hard=True)
+        order = scores.argsort(dim=-1, descending=True, stable=True)
+        want = torch.zeros_like(scores).scatter(-1, order[:, :k], 1.0)
+        assert torch.equal(p, want)
+
+
 def test_bits_do_not_depend_on_the_grid(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of a device, a few programs that read their chunks again, and one program alone."""
+    """As many programs as a row has chunks, a few that take several, and one program alone."""
     g = torch.Generator("cuda").manual_seed(0)
     scores = torch.randn(2, 300_000, generator=g, device="cuda")
-    chunks = team_plan(300_000, 2, 4, 4).chunks
+    plan = long_plan(300_000, 2, 4)
     for k, t in ((300.0, 1.0), (5000.0, 0.01), (3.0, 0.0)):
-        batch = Batch(scores, k, t, None, True)
-        want = forward(batch)
-        for size in (chunks, 7, 1):
+        found = []
+        for size in (plan.chunks, 7, 1):
             monkeypatch.setattr(launch, "team_count", lambda *_, size=size: (size, 1))
-            got = forward(batch)
-            assert torch.equal(got[0], want[0])
-            assert torch.equal(got[1], want[1])
-        monkeypatch.undo()
+            given = (None, k, None, t, None, None, True, False, torch.float32)
+            found.append(launch.forward(scores, *given, plan=plan))
+        for p, pairs in found[1:]:
+            assert torch.equal(p, found[0][0])
+            assert torch.equal(pairs, found[0][1])

@@ -1,7 +1,7 @@
 """Which kernels a call launches: the thin way from tensors to the device (parameters: table.py).
 
-Rows that one program holds go to ``backends.triton``. Longer ones: several launches, forward in
-long_rows.py, backward here.
+Rows that one program holds go to ``backends.triton``, and so do longer ones where there are many.
+A few long ones: several launches, forward in long_rows.py, backward here.
 """
 
 from __future__ import annotations
@@ -14,9 +14,14 @@ import triton.language as tl
 from torch import Tensor
 
 from .._layout import groups, slabs
-from ..backends.triton import launch as on_chip
+from ..backends.triton import launch as second
 from ..backends.triton import relaunch
-from ..backends.triton.config import longest_block, longest_block_backward, power_of_two
+from ..backends.triton.config import (
+    MANY_ROWS,
+    longest_block,
+    longest_block_backward,
+    power_of_two,
+)
 from ..backends.triton.device import on_device
 from ..solvers import backend as plain
 from ..solvers.backend import compute_dtype
@@ -53,8 +58,9 @@ def forward(
     if scores.dtype == torch.float64:
         budget, budget_number = fitting(budget, budget_number, scores, exactly=True)
         temperature, temperature_number = fitting(temperature, temperature_number, scores)
-    if n <= longest_block(kept.itemsize) and settings is None:
-        return on_chip.forward(
+    is_second = n <= longest_block(kept.itemsize) or scores.numel() >= MANY_ROWS * n
+    if is_second and settings is None:
+        return second.forward(
             scores,
             budget,
             budget_number,
@@ -141,7 +147,7 @@ def backward(
     if scores.dtype == torch.float64:
         temperature, temperature_number = fitting(temperature, temperature_number, scores)
     if n <= longest_block_backward(threshold.itemsize) and settings is None:
-        return on_chip.backward(
+        return second.backward(
             grad, scores, temperature, temperature_number, mask, threshold, largest, per_row
         )
     out = torch.empty_like(scores)

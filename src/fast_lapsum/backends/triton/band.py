@@ -42,7 +42,9 @@ def with_beyond(found, band, at, KIND: tl.constexpr):
         above, below, higher = found
         is_over = band.point > b
         is_under = band.point <= b
-        near = _carried(band.at_point, tl.maximum(band.point, b), tl.minimum(band.point, b), inverse)
+        near = _carried(
+            band.at_point, tl.maximum(band.point, b), tl.minimum(band.point, b), inverse
+        )
         below += tl.where(is_under, near, 0.0) + _carried(band.below, b, band.low, inverse)
         higher += tl.where(is_over, near, 0.0) + _carried(band.higher, band.high, b, inverse)
         return above + band.above + tl.where(is_over, band.at_point, 0.0), below, higher
@@ -52,7 +54,9 @@ def with_beyond(found, band, at, KIND: tl.constexpr):
         has_point = band.at_point > 0
         is_over = has_point & (band.point > b)
         is_under = has_point & (band.point < b)
-        near = _carried(band.at_point, tl.maximum(band.point, b), tl.minimum(band.point, b), inverse)
+        near = _carried(
+            band.at_point, tl.maximum(band.point, b), tl.minimum(band.point, b), inverse
+        )
         below += tl.where(is_under, near, 0.0) + _carried(band.below, b, band.low, inverse)
         higher += tl.where(is_over, near, 0.0) + _carried(band.higher, band.high, b, inverse)
         # An end counts as a score, at b too: what is beyond is as far as that, and sums are taken

@@ -114,7 +114,6 @@ class LongPlan(NamedTuple):
     listed: int = 4  # and from the lists
     written: int = 4  # accesses to memory that write at a time
     registers: int | None = 64
-    may_fuse: bool = False
 
     @property
     def lanes(self) -> int:
@@ -180,7 +179,8 @@ def long_plan(n: int, row_count: int, width: int) -> LongPlan:
     """How longer rows are read: by many small programs, or by fewer large ones of few rows."""
     plan = LongPlan(1, n, width=width)
     if row_count >= 4 * MANY_ROWS and n < 500_000:
-        return plan._replace(warps=8, read=16 if width > 4 else 8, sample=1024)
+        plan = plan._replace(warps=8, read=16) if width > 4 else plan._replace(warps=4)
+        return plan._replace(sample=1024)
     if row_count >= MANY_ROWS:
         return plan
     step = plan.lanes * max(plan.read, plan.written * width)

@@ -25,8 +25,17 @@ def _added(a0, a1, a2, a3, a4, a5, b0, b1, b2, b3, b4, b5):
 
 @triton.jit
 def _gather_block(
-    source, out, first, start, count, low, high, point, inverse, PADDED: tl.constexpr,
-    COMPUTE: tl.constexpr
+    source,
+    out,
+    first,
+    start,
+    count,
+    low,
+    high,
+    point,
+    inverse,
+    PADDED: tl.constexpr,
+    COMPUTE: tl.constexpr,
 ):
     """The sums of some scores from ``start`` on, and the lengths of the lists after them."""
     LANES: tl.constexpr = source.LANES

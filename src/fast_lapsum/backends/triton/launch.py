@@ -16,6 +16,7 @@ from . import relaunch
 from .backward import SUMS, scores_backward, sums_backward, tile_backward
 from .config import (
     BLOCKS_BACKWARD,
+    MANY_ROWS,
     TILES_BACKWARD,
     LongBackwardPlan,
     LongPlan,
@@ -25,7 +26,6 @@ from .config import (
     longest_block,
     longest_block_backward,
     power_of_two,
-    team_plan,
     tile_plan,
 )
 from .device import on_device, team_count
@@ -85,7 +85,7 @@ def forward(
             )
             (result,) = again.results
             result = result._replace(start=out.data_ptr())
-            arguments = (call, again.row_count, None, result, threshold.data_ptr())
+            arguments = (call, again.row_count, None, result, threshold.data_ptr(), *again.more)
             relaunch.run(again.kernel, again.programs, device, *arguments, *again.constants)
             return out, threshold
     if hard and budget is not None:  # only a whole budget has a hard mask
@@ -106,14 +106,15 @@ def forward(
             pairs = threshold.view(-1, 2)[group.first_row :]
             chosen = plan or _plan(n, row_count, kept.itemsize, _width(tensors, group))
             rest = (call, row_count, v_warm, v_out, pairs, largest, hard, compute)
+            launched: relaunch.Kept | None = None
             if isinstance(chosen, TilePlan):
                 launched = _launch_tiles(chosen, *rest)
-                if key is not None:
-                    relaunch.keep_call(key, launched)
             elif isinstance(chosen, TeamPlan):
                 _launch_teams(chosen, *rest)
             else:
-                _launch_long(chosen, *rest)
+                launched = _launch_long(chosen, *rest)
+            if key is not None and launched is not None:
+                relaunch.keep_call(key, launched)
     return out, threshold
 
 
@@ -287,10 +288,11 @@ def _backward_long(
     )
 
 
-def _plan(n: int, row_count: int, itemsize: int, width: int) -> TilePlan | TeamPlan | LongPlan:
+def _plan(n: int, row_count: int, itemsize: int, width: int) -> TilePlan | LongPlan:
+    """Of rows that no program holds, each is read by one of them: teams are asked for by name."""
     if n <= longest_block(itemsize):
         return tile_plan(n, width, itemsize)
-    return team_plan(n, row_count, itemsize, width) or long_plan(n, row_count, width)
+    return long_plan(n, max(row_count, MANY_ROWS), width)
 
 
 def _launch_tiles(
@@ -378,8 +380,7 @@ def _launch_long(
     largest: bool,
     hard: bool,
     compute: tl.dtype,
-) -> None:
-    del warm_start  # the sample knows better
+) -> relaunch.Kept | None:
     is_shared = plan.chunks > 1
     size, teams = 1, row_count
     partials = counters = parts = None
@@ -387,34 +388,38 @@ def _launch_long(
         size, teams = team_count(pairs.device, plan, row_count, 2)
         partials, counters = _meeting_places(teams, plan.chunk_lanes, pairs.device)
         parts = torch.empty(teams * plan.chunk_lanes, dtype=torch.int32, device=pairs.device)
-    lists = Call(out, None, None, None, call.numbers, call.n, call.inner_count)
-    long_forward[(teams * size,)](
+    more = (partials, counters, parts, plan.chunks, size, plan.length)
+    constants = {
+        "LARGEST": largest,
+        "HARD": hard,
+        "SHARED": is_shared,
+        "READ": plan.read,
+        "LISTED": plan.listed,
+        "WRITTEN": plan.written,
+        "LANES": plan.lanes,
+        "WIDTH": plan.width,
+        "CHUNK_LANES": plan.chunk_lanes,
+        "SAMPLE": plan.sample,
+        "COMPUTE": compute,
+    }
+    kernel = long_forward[(teams * size,)](
         call,
-        lists,
         row_count,
+        warm_start,
+        out,
         pairs,
-        partials,
-        counters,
-        parts,
-        plan.chunks,
-        size,
-        plan.length,
-        LARGEST=largest,
-        HARD=hard,
-        SHARED=is_shared,
-        READ=plan.read,
-        LISTED=plan.listed,
-        WRITTEN=plan.written,
-        LANES=plan.lanes,
-        WIDTH=plan.width,
-        CHUNK_LANES=plan.chunk_lanes,
-        SAMPLE=plan.sample,
-        COMPUTE=compute,
+        *more,
+        **constants,
         num_warps=plan.warps,
         maxnreg=plan.registers,
-        enable_fp_fusion=plan.may_fuse,
+        enable_fp_fusion=False,
         launch_cooperative_grid=is_shared,
     )
+    if is_shared:
+        return None  # what they meet at is another one in every call
+    programs = teams * size
+    constant = tuple(constants.values())
+    return relaunch.Kept(kernel, programs, call, row_count, (out,), constant, more)
 
 
 def _meeting_places(teams: int, chunk_lanes: int, device: torch.device) -> tuple[Tensor, Tensor]:

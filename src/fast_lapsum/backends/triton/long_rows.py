@@ -16,7 +16,7 @@ from .passes import Source, Survey, over_rows
 from .sample import sample_place, sample_point
 from .solve import Guess, Pair, solve
 from .team import COUNTER_STRIDE, FIELDS, Team
-from .views import budget_of, coordinates, temperature_of
+from .views import Call, budget_of, coordinates, temperature_of
 from .write import store_pair, write_any_chunks, write_hard_chunks, write_soft_chunks
 
 #: A band that is too full is read again, and one that does not hold the root is followed by all on
@@ -26,8 +26,16 @@ MOST_BANDS = tl.constexpr(4)
 
 @triton.jit
 def _solve_row(
-    source, lists, parts, k, t, is_hard, crossings, LISTED: tl.constexpr, SAMPLE: tl.constexpr,
-    COMPUTE: tl.constexpr
+    source,
+    out,
+    parts,
+    k,
+    t,
+    is_hard,
+    crossings,
+    LISTED: tl.constexpr,
+    SAMPLE: tl.constexpr,
+    COMPUTE: tl.constexpr,
 ):
     """The pair of one row, of which ``source`` reads the scores."""
     call = source.call
@@ -49,7 +57,7 @@ def _solve_row(
     while any_row(is_open) & (bands < MOST_BANDS):
         bands += 1
         found, number, listed, crossings = gather(
-            source, lists.scores, parts, low, high, point, inverse, crossings, LISTED, COMPUTE
+            source, out, parts, low, high, point, inverse, crossings, LISTED, COMPUTE
         )
         above, below, higher, at_point, lowest, highest = found
         # A large part of the row lies in the band: many scores may be equal.
@@ -71,7 +79,7 @@ def _solve_row(
                 Source(
                     None,
                     0,
-                    lists,
+                    Call(out, None, None, None, None, call.n, call.inner_count),
                     outer,
                     inner,
                     source.team,
@@ -114,8 +122,9 @@ def _write_row(source, out, k, t, pair, crossings, HARD: tl.constexpr, COMPUTE: 
 @triton.jit(do_not_specialize=["row_count"])
 def long_forward(
     call,
-    lists,
     row_count,
+    warm_start,
+    out,
     threshold,
     partials,
     counters,
@@ -137,7 +146,7 @@ def long_forward(
 ):
     """Masks and threshold pairs of rows in ``chunks`` of some length, by teams of ``size``.
 
-    ``lists`` is the memory of the mask, as a call for what the passes over a band read.
+    A warm start is of no use here: the sample knows more.
     """
     program = tl.program_id(0)
     number, member = program // size, program % size
@@ -176,7 +185,7 @@ def long_forward(
                     1,
                     CHUNK_LANES,
                 ),
-                *(lists, parts, k, t, is_limit | (turn > 0), crossings, LISTED, SAMPLE, COMPUTE),
+                *(out, parts, k, t, is_limit | (turn > 0), crossings, LISTED, SAMPLE, COMPUTE),
             )
             if (member == 0) & (turn == 0):
                 store_pair(threshold, row, pair.hi, pair.lo, row >= 0)
@@ -199,5 +208,5 @@ def long_forward(
                 WIDTH,
                 CHUNK_LANES,
             ),
-            *(lists.scores, k, t, pair, crossings, HARD, COMPUTE),
+            *(out, k, t, pair, crossings, HARD, COMPUTE),
         )

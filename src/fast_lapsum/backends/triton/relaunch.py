@@ -69,6 +69,7 @@ class Kept(NamedTuple):
     row_count: int
     results: tuple[Rows, ...]  # and grad, where there is one
     constants: tuple[Any, ...]
+    more: tuple[Any, ...] = ()  # arguments after the results, which are numbers or None
 
 
 def keep_call(key: Hashable, made: Kept) -> None:

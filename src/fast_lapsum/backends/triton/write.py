@@ -38,7 +38,17 @@ def write_held(source, r, first, out, is_row, t, pair, COMPUTE: tl.constexpr):
 
 @triton.jit
 def write_read(
-    source, first, parts, out, is_row, k, t, pair, earlier, HARD: tl.constexpr, COMPUTE: tl.constexpr
+    source,
+    first,
+    parts,
+    out,
+    is_row,
+    k,
+    t,
+    pair,
+    earlier,
+    HARD: tl.constexpr,
+    COMPUTE: tl.constexpr,
 ):
     """Masks of any kind of parts that are read again; returns the scores tied with a boundary."""
     for part in range(parts):
