@@ -147,6 +147,29 @@ def test_corners(scope: Any) -> None:
     check(scores, k, t, scope, largest=largest, mask=mask)
 
 
+def test_no_temperature(scope: Any) -> None:
+    """NaN and negative temperatures make their rows NaN, also where a mask is hard."""
+    n, plan, _ = scope
+    scores = normal(3, n, seed=6, dtype=torch.float32)
+    t = rows_of(nan, 0.1, -1)
+    for hard in (False, True):
+        p, threshold = forward(scores, 3.0, t, plan, hard=hard)
+        assert p[::2].isnan().all()
+        assert threshold[0].isnan().all()
+        assert_budget(p[1:2], rows_of(3))
+
+
+@pytest.mark.parametrize("k", [40.0, 50.0, 60.0, 63.0])
+def test_boundaries_at_the_ends_of_a_band(k: float) -> None:
+    """Few levels at t = 0: the ends of a band are scores, and may be the boundary."""
+    scores = (normal(4, 150, seed=8, dtype=torch.float32)).round()
+    p, _ = forward(scores, k, 0.0, LongPlan(1, 150, 1, 1, 32, 2, 2, 2))
+    rank = scores.sort(-1, descending=True).values[:, int(k) - 1 : int(k)]
+    above, equal = (scores > rank).sum(-1, True), (scores == rank).sum(-1, True)
+    want = torch.where(scores == rank, (k - above) / equal, (scores > rank).float())
+    assert torch.allclose(p, want, rtol=1e-6)
+
+
 def test_hard_masks(scope: Any) -> None:
     """Exactly k ones, the earliest of tied scores first."""
     n, plan, _ = scope

@@ -43,7 +43,7 @@ def test_rows_of_one_program(kind: str, n: int) -> None:
     assert not verdict.wrong.any(), verdict.reason(int(verdict.wrong.int().argmax()))
 
 
-@pytest.mark.parametrize("shape", [(400, 40_000), (100, 65_537), (128, 262_144)])
+@pytest.mark.parametrize("shape", [(400, 40_000), (100, 65_537), (128, 262_144)], ids=str)
 @pytest.mark.parametrize("kind", KINDS)
 def test_long_rows(kind: str, shape: tuple[int, int]) -> None:
     number = list(KINDS).index(kind)

@@ -60,6 +60,9 @@ def forward(
         temperature, temperature_number = fitting(temperature, temperature_number, scores)
     is_second = n <= longest_block(kept.itemsize) or scores.numel() >= MANY_ROWS * n
     if is_second and settings is None:
+        if n > longest_block(kept.itemsize):  # one launch for all rows, whatever is expanded
+            budget = None if budget is None else budget.contiguous()
+            temperature = None if temperature is None else temperature.contiguous()
         return second.forward(
             scores,
             budget,

@@ -183,7 +183,7 @@ def _solve_shared_row(
         if any_row(is_in_limit(pair.hi, t, COMPUTE)):
             write_any_chunks(again, out, k, t, pair, COMPUTE)
         else:
-            write_held(source, source.r, source.first, out, t == t, t, pair, COMPUTE)
+            write_held(source, source.r, source.first, out, source.outer >= 0, t, pair, COMPUTE)
     return crossings
 
 

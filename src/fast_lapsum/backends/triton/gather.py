@@ -58,7 +58,7 @@ def _gather_block(
         tl.where(inside, r, float("inf")) if PADDED else r,
         r,
     )
-    is_listed = ~(is_above | is_below | is_point)
+    is_listed = ~(is_above | is_below | is_point) & (r > float("-inf"))
     if PADDED:
         is_listed = is_listed & inside
     listed = is_listed.to(tl.int32)

@@ -51,8 +51,9 @@ def _solve_row(
     hi = tl.zeros_like(low) + float("nan")
     lo = tl.zeros_like(hi)
     above_boundary = 0.0 * k
-    is_open = t == t
-    is_tried = t != t
+    is_row = outer >= 0
+    is_open = is_row
+    is_tried = ~is_row
     bands = 0
     while any_row(is_open) & (bands < MOST_BANDS):
         bands += 1
@@ -61,12 +62,14 @@ def _solve_row(
         )
         above, below, higher, at_point, lowest, highest = found
         # A large part of the row lies in the band: many scores may be equal.
+        is_again = ~is_row
         if any_row((number * 8 > call.n) & (bands == 1)):
             point = sample_point(
                 *(call, outer, inner, low, high, inverse),
                 *(source.LARGEST, SAMPLE, source.LANES, COMPUTE),
             )
-        else:
+            is_again = point == point
+        if any_row(~is_again):
             none = tl.zeros((1,), tl.float64)
             finite, infinite, nans = none + call.n, none, none
             # NaN is in the sum of those below; masked scores and those of -inf take no part.
@@ -101,7 +104,7 @@ def _solve_row(
             next_low = tl.where((pair.missed == 1) & (~is_tried), high, float("-inf"))
             high = tl.where((pair.missed == -1) & (~is_tried), low, float("inf"))
             low = next_low
-            is_tried = t == t
+            is_tried = is_row
     return Pair(hi, lo, above_boundary, is_open), crossings
 
 

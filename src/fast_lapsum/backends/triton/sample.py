@@ -17,6 +17,8 @@ from .views import load_scores, part_indices, row_start
 #: budget, give or take a few: that they are found at once counts more than where they are.
 DEVIATIONS = tl.constexpr(5.0)
 SLACK = tl.constexpr(2.0)
+#: A score counts as common if one out of so many equals it.
+MANY = tl.constexpr(16)
 
 
 class Place(NamedTuple):
@@ -91,7 +93,7 @@ def _place(
 
 @triton.jit
 def _common_score(source, low, high, inverse, SAMPLE: tl.constexpr, COMPUTE: tl.constexpr):
-    """The first or last score of a band in the sample, whichever more others equal."""
+    """The first or last score of a band in the sample, if many others equal it; NaN if not."""
     nobody = tl.zeros((), tl.int32)
     is_low = tl.arange(0, 2) == 0
     end = as_finite(tl.where(is_low, low, high), COMPUTE)
@@ -101,7 +103,8 @@ def _common_score(source, low, high, inverse, SAMPLE: tl.constexpr, COMPUTE: tl.
     inner = tl.where((near.equal_count > 0) | (tl.abs(inner) == float("inf")), end, inner)
     totals, _ = measure(source, inner, inverse, nobody, COMPUTE)
     most = tl.max(totals.equal_count, 0)
-    return tl.max(tl.where(totals.equal_count == most, inner, float("-inf")), 0)[None]
+    point = tl.max(tl.where(totals.equal_count == most, inner, float("-inf")), 0)
+    return tl.where(most * MANY >= SAMPLE, point, float("nan")) + tl.zeros((1,), COMPUTE)
 
 
 @triton.jit

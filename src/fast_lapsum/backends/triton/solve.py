@@ -105,6 +105,10 @@ def _in_band(source, row, left, right, crossings, COMPUTE: tl.constexpr):
     over_left = tl.where(is_certain_left, tl.maximum(over_left, 0.0), over_left)
     over_right = tl.where(is_certain_right, tl.minimum(over_right, 0.0), over_right)
     missed = tl.where(over_left < 0, -1, tl.where(over_right > 0, 1, 0))
+    # A boundary may be an end of the band, and trials lie within the bracket.
+    tiny = smallest_normal(COMPUTE)
+    left = tl.where(row.is_hard, left - tl.abs(left) * 2.0**-20 - tiny, left)
+    right = tl.where(row.is_hard, right + tl.abs(right) * 2.0**-20 + tiny, right)
     bracket = Bracket(left, right, over_left.to(COMPUTE), over_right.to(COMPUTE))
     return bracket, missed, crossings
 

@@ -75,7 +75,7 @@ def write_soft_chunks(source, out, t, pair, COMPUTE: tl.constexpr):
         for block in range(blocks):
             start = first + (blocks - 1 - block) * BLOCK
             r = read_parts(source, start, COMPUTE)
-            write_held(source, r, start, out, t == t, t, pair, COMPUTE)
+            write_held(source, r, start, out, source.outer >= 0, t, pair, COMPUTE)
 
 
 @triton.jit
@@ -85,7 +85,9 @@ def write_any_chunks(source, out, k, t, pair, COMPUTE: tl.constexpr):
     for chunk in range(own, end, step):
         first = (tl.zeros((), tl.int64) + chunk) * source.length
         parts = parts_of(source, chunk)
-        write_read(source, first, parts, out, t == t, k, t, pair, 0.0 * k, False, COMPUTE)
+        write_read(
+            source, first, parts, out, source.outer >= 0, k, t, pair, 0.0 * k, False, COMPUTE
+        )
 
 
 @triton.jit
@@ -117,5 +119,7 @@ def write_hard_chunks(source, out, k, t, boundary, crossings, COMPUTE: tl.conste
             earlier = tl.sum(tl.where(lane == chunk, before, 0.0), 1)
         first = (tl.zeros((), tl.int64) + chunk) * source.length
         parts = parts_of(source, chunk)
-        write_read(source, first, parts, out, t == t, k, t, boundary, earlier, True, COMPUTE)
+        write_read(
+            source, first, parts, out, source.outer >= 0, k, t, boundary, earlier, True, COMPUTE
+        )
     return crossings
