@@ -53,7 +53,12 @@ def _place(
     survey, mean, square = survey_rows(source, origin, SAMPLE, COMPUTE)
     finite = survey.finite
     share = tl.minimum(tl.maximum(k * SAMPLE / source.call.n - survey.infinite, 0.0), finite)
-    deviation = tl.sqrt(share * (1 - share / tl.maximum(finite, 1.0))) + 0.5
+    # That of a count, or of masses whose slope is 1 / 2t at most: the smaller one bounds it.
+    deviation = tl.sqrt(share * (1 - share / tl.maximum(finite, 1.0)))
+    variance = tl.maximum(square - mean * mean, 0.0).to(tl.float64)
+    of_masses = 0.5 * tl.sqrt(finite * variance) / t
+    is_less = (of_masses < deviation) & (~is_hard)
+    deviation = tl.where(is_less, of_masses, deviation) + 0.5
     spread = deviation * DEVIATIONS
     # Two budgets at once, more than the row's share and less. Where an end is left open, its budget
     # is the share.
