@@ -23,6 +23,7 @@ from fast_lapsum.backends.triton import launch
 from fast_lapsum.backends.triton.config import (
     LongBackwardPlan,
     LongPlan,
+    SharedPlan,
     TeamPlan,
     TilePlan,
     tile_plan,
@@ -36,16 +37,16 @@ __all__ = ["poison"]  # a fixture
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 inf, nan = math.inf, math.nan
 DATA = Path(__file__).parent / "data"
-Plan = TilePlan | TeamPlan | LongPlan | None
+Plan = TilePlan | TeamPlan | LongPlan | SharedPlan | None
 
 #: How rows of some length are solved, and how their gradients are taken.
 SCOPES: dict[str, tuple[int, Plan, TilePlan | LongBackwardPlan | None]] = {
     "tile": (37, None, None),
     "aligned tile": (64, tile_plan(64, 4), tile_plan(64, 4)),
     "block": (300, None, None),
-    "held by a team": (128, TeamPlan(128, 1, 1, 4, 32), LongBackwardPlan(32, 1, 4, 10, 15)),
-    "long": (150, LongPlan(1, 150, 1, 1, 32, 2, 2, 2), None),
-    "long, in chunks": (136, LongPlan(3, 64, 1, 1, 32, 2, 2, 2), None),
+    "held by a team": (128, TeamPlan(128, 1, 1, 4, 32, 1), LongBackwardPlan(32, 1, 4, 10, 15)),
+    "long": (150, LongPlan(1, 1, 32, 2, 2, 2), None),
+    "long, in chunks": (136, SharedPlan(3, 64, 1, 32, 1, 1, 2, 2, 2), None),
 }
 
 
@@ -163,7 +164,7 @@ def test_no_temperature(scope: Any) -> None:
 def test_boundaries_at_the_ends_of_a_band(k: float) -> None:
     """Few levels at t = 0: the ends of a band are scores, and may be the boundary."""
     scores = (normal(4, 150, seed=8, dtype=torch.float32)).round()
-    p, _ = forward(scores, k, 0.0, LongPlan(1, 150, 1, 1, 32, 2, 2, 2))
+    p, _ = forward(scores, k, 0.0, LongPlan(1, 1, 32, 2, 2, 2))
     rank = scores.sort(-1, descending=True).values[:, int(k) - 1 : int(k)]
     above, equal = (scores > rank).sum(-1, True), (scores == rank).sum(-1, True)
     want = torch.where(scores == rank, (k - above) / equal, (scores > rank).float())
@@ -238,6 +239,6 @@ def test_a_slice_of_the_hunt(kind: str) -> None:
     number = list(KINDS).index(kind)
     dtype = ("float32", "float64", "float32", "bfloat16", "float16")[number % 5]
     # Both scopes of a kind would take too long; the other half is for the GPU.
-    n, plan = ((7, None), (500, LongPlan(2, 256, 1, 1, 64, 4, 4, 4)))[number % 2]
+    n, plan = ((7, None), (500, SharedPlan(2, 256, 1, 64, 1, 1, 4, 4, 4)))[number % 2]
     spec = Spec(3, number + n, kind, CALLS[(number + n) % len(CALLS)], dtype, n, 2)
     assert_right(make(spec, torch.device("cpu")), plan, str(spec))

@@ -22,11 +22,10 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime import JITFunction
 
-from fast_lapsum.backends.triton import launch
-from fast_lapsum.backends.triton.config import LongPlan, TeamPlan
+from fast_lapsum.backends.triton import launch, steps
 from test_triton_compiles import DTYPES, SHARED_MEMORY, TYPES
 
-KERNELS = {name: value for name, value in vars(launch).items() if isinstance(value, JITFunction)}
+KERNELS = {name: value for name, value in vars(steps).items() if isinstance(value, JITFunction)}
 Recorded = tuple[Any, tuple[Any, ...], dict[str, Any]]
 
 
@@ -44,14 +43,15 @@ def record(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Recorded]]:
     class Recorder:
         def __init__(self, kernel: Any) -> None:
             self.kernel = kernel
+            self.arg_names = kernel.arg_names
 
         def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
             assert all(0 < count < 2**31 for count in grid)
             return lambda *args, **kwargs: launches.append((self.kernel, args, kwargs))
 
     for name, kernel in KERNELS.items():
-        monkeypatch.setattr(launch, name, Recorder(kernel))
-    monkeypatch.setattr(launch, "team_count", lambda _, plan, *rest: (plan.chunks, 1))
+        monkeypatch.setattr(steps, name, Recorder(kernel))
+    monkeypatch.setattr(launch, "room_of", lambda device: 132)
     monkeypatch.setattr(launch, "on_device", lambda scores: contextlib.nullcontext())
 
     def run(
@@ -60,7 +60,6 @@ def record(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Recorded]]:
         *,
         everything: bool = False,
         hard: bool = False,
-        plan: TeamPlan | LongPlan | None = None,
     ) -> list[Recorded]:
         def new(dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
             return torch.empty(shape, dtype=dtype, device="meta")
@@ -70,7 +69,7 @@ def record(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Recorded]]:
         rows = new(torch.float64, shape[:-1]) if everything else None
         largest = not everything
         _, pairs = launch.forward(
-            scores, rows, 1.5, rows, 0.5, mask, rows, largest, hard, dtype, plan=plan
+            scores, rows, 1.5, rows, 0.5, mask, rows, largest, hard, dtype
         )
         launch.backward(scores, scores, rows, 0.5, mask, pairs, largest, everything)
         return launches
@@ -173,11 +172,12 @@ def test_long_rows_compile(record: Callable[..., list[Recorded]]) -> None:
 
 def test_rows_with_everything_compile(record: Callable[..., list[Recorded]]) -> None:
     """Hard masks of rows in chunks; masks, strides, tensors, the smallest."""
-    plan = LongPlan(25, 4096, 4)
-    for launched in record((2, 100_000), torch.bfloat16, everything=True, hard=True, plan=plan):
+    for launched in record((2, 10_000_000), torch.bfloat16, everything=True, hard=True):
         _compile(launched)
 
 
-def test_teams_compile(record: Callable[..., list[Recorded]]) -> None:
+@pytest.mark.parametrize("hard", [False, True])
+def test_teams_compile(record: Callable[..., list[Recorded]], hard: bool) -> None:
     """Rows that several programs hold."""
-    _compile(record((1, 100_000), torch.float32, plan=TeamPlan(1024, 98, 4, 4))[0])
+    for launched in record((1, 100_000), torch.float32, hard=hard):
+        _compile(launched)

@@ -40,6 +40,7 @@ TYPES = {
     torch.float64: "fp64",
     torch.bool: "i1",
     torch.int32: "i32",
+    torch.int64: "i64",
 }
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 CORES = 132

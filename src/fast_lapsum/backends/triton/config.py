@@ -23,7 +23,12 @@ PROGRAMS = 128
 LEAST_CHUNK = 1024
 #: From so many rows on each of them is one program's, where they are too long to hold.
 MANY_ROWS = 96
+#: Scores of a sample that gives a band, of one for a few rows, and of one that gives a guess.
 SAMPLE = 2048
+SHARED_SAMPLE = 8192
+GUESS_SAMPLE = 2048
+#: Words of a row that are told of its chunks are for so many chunks at least.
+LEAST_LANES = 8
 #: Scores of a part that a thread holds: what is added up side by side; more of them compile faster.
 PART, PART_OF_BLOCK = 4, 8
 
@@ -82,8 +87,9 @@ class TeamPlan(NamedTuple):
     chunks: int
     warps: int
     width: int = 1
-    sample: int = SAMPLE
-    registers: int | None = None
+    sample: int = GUESS_SAMPLE
+    sample_warps: int = 8
+    registers: int | None = 128
 
     @property
     def lanes(self) -> int:
@@ -97,16 +103,10 @@ class TeamPlan(NamedTuple):
     def parts(self) -> int:
         return self.block // (self.repeats * self.lanes * self.width)
 
-    @property
-    def chunk_lanes(self) -> int:
-        return power_of_two(self.chunks)
-
 
 class LongPlan(NamedTuple):
-    """Rows that are read twice: by one program each, or in chunks by several."""
+    """Rows that are read twice, by one program each."""
 
-    chunks: int
-    length: int  # of a chunk, a multiple of what is read and written at a time
     warps: int = 16
     width: int = 1
     sample: int = SAMPLE
@@ -119,9 +119,29 @@ class LongPlan(NamedTuple):
     def lanes(self) -> int:
         return 32 * self.warps
 
+
+class SharedPlan(NamedTuple):
+    """Rows that are read twice, in chunks by several programs."""
+
+    chunks: int
+    length: int  # of a chunk, a multiple of what is read and written at a time
+    width: int = 1
+    sample: int = SHARED_SAMPLE
+    sample_warps: int = 16
+    warps: int = 16
+    read: int = 8
+    listed: int = 4
+    written: int = 4
+    registers: int | None = 64
+
     @property
-    def chunk_lanes(self) -> int:
-        return power_of_two(self.chunks)
+    def lanes(self) -> int:
+        return 32 * self.warps
+
+
+def lanes_of(chunks: int) -> int:
+    """Room for what is told of each chunk."""
+    return max(power_of_two(chunks), LEAST_LANES)
 
 
 def power_of_two(count: int) -> int:
@@ -172,17 +192,21 @@ def team_plan(n: int, row_count: int, itemsize: int, width: int) -> TeamPlan | N
     if chunks * row_count > PROGRAMS:
         return None
     warps = max(4, min(16, block * itemsize // 4096))
-    return TeamPlan(block, chunks, warps, width)
+    return TeamPlan(block, chunks, warps, width, registers=128 if warps > 8 else None)
 
 
 def long_plan(n: int, row_count: int, width: int) -> LongPlan:
     """How longer rows are read: by many small programs, or by fewer large ones of few rows."""
-    plan = LongPlan(1, n, width=width)
+    plan = LongPlan(width=width)
     if row_count >= 4 * MANY_ROWS and n < 500_000:
         plan = plan._replace(warps=8, read=16) if width > 4 else plan._replace(warps=4)
         return plan._replace(sample=1024)
-    if row_count >= MANY_ROWS:
-        return plan
+    return plan
+
+
+def shared_plan(n: int, row_count: int, width: int) -> SharedPlan:
+    """How a few of them are read, whose chunks are all read at once."""
+    plan = SharedPlan(1, n, width)
     step = plan.lanes * max(plan.read, plan.written * width)
     length = -(-n // max(1, 2 * PROGRAMS // row_count))
     length = -(-length // step) * step

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .config import LongPlan, TeamPlan
+#: Devices that refused a team of programs, and the most that were not refused since.
+_room: dict[torch.device, int] = {}
 
 
 def on_device(scores: Tensor) -> Any:
@@ -17,16 +18,25 @@ def on_device(scores: Tensor) -> Any:
 
 
 @functools.cache
-def core_count(device: torch.device) -> int:
+def _core_count(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def team_count(
-    device: torch.device, plan: TeamPlan | LongPlan, row_count: int, per_core: int = 1
-) -> tuple[int, int]:
-    """Programs of a team, and teams that are at work at a time: all must be there at once."""
+def room_of(device: torch.device) -> int:
+    """How many programs may wait for each other: one for each core, which any kernel here fits."""
     if device.type != "cuda":
-        return 1, 1  # interpreted: one program after the other, so that none may wait
-    room = per_core * core_count(device)
-    size = min(plan.chunks, room)
-    return size, max(1, min(row_count, room // size))
+        return 1  # interpreted: one program after the other, so that none may wait
+    return _room.get(device) or _core_count(device)
+
+
+def shrink_room(device: torch.device, error: RuntimeError) -> None:
+    """Take the driver's word that there is less room than that; any other error is raised again."""
+    room = room_of(device)
+    if "cooperative" not in str(error) or room == 1:
+        raise error
+    _room[device] = room // 2
+
+
+def team_size(chunks: int, room: int) -> int:
+    """Programs that share a row's chunks, as evenly as they can."""
+    return -(-chunks // -(-chunks // max(1, min(room, chunks))))

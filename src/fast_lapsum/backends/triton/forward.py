@@ -1,7 +1,6 @@
-"""The kernels of the forward call: rows of one program, and rows that a team of programs shares.
+"""The forward call on rows that one program holds: a tile of short ones, or a block of one row.
 
-A tile of short rows and a block of one row are the same kernel. Both read every score once and
-write every p once: 8 bytes per float32 score. So does a team whose members hold their chunks.
+Every score is read once and every p written once: 8 bytes per float32 score.
 """
 
 from __future__ import annotations
@@ -10,23 +9,11 @@ import triton
 import triton.language as tl
 
 from .mask import is_in_limit
-from .numbers import any_row, exponent_scale, smallest_normal
-from .passes import Look, Source, Survey, over_rows, read_parts
-from .sample import sample_place
-from .solve import Guess, guess_of, solve, survey_rows
-from .team import COUNTER_STRIDE, FIELDS, Team
-from .views import budget_of, coordinates, row_start, temperature_of
-from .write import store_pair, write_any_chunks, write_hard_chunks, write_held, write_read
-
-
-@triton.jit
-def _warm_start_of(warm_start, outer, inner, LARGEST: tl.constexpr, COMPUTE: tl.constexpr):
-    """Thresholds to start from; NaN where there are none."""
-    if warm_start is not None:
-        start = tl.load(row_start(warm_start, outer, inner)).to(COMPUTE)
-        return start if LARGEST else -start
-    else:
-        return tl.zeros_like(outer).to(COMPUTE) + float("nan")
+from .numbers import any_row, smallest_normal
+from .passes import Source, read_parts
+from .solve import guess_of, solve, survey_rows
+from .views import budget_of, coordinates, row_start, temperature_of, warm_start_of
+from .write import store_pair, write_held, write_read
 
 
 @triton.jit
@@ -112,7 +99,7 @@ def tile_forward(
     )
     k = budget_of(call, outer, inner)
     t = temperature_of(call, outer, inner)
-    start = _warm_start_of(warm_start, outer, inner, LARGEST, COMPUTE)
+    start = warm_start_of(warm_start, outer, inner, LARGEST, COMPUTE)
     origin = _first_score(call, outer, inner, LARGEST, COMPUTE)
     pair = _solve_tile(
         Source(
@@ -136,148 +123,3 @@ def tile_forward(
         *(out, is_row, k, t, start, origin, HARD, COMPUTE),
     )
     store_pair(threshold, row, pair.hi, pair.lo, is_row)
-
-
-@triton.jit
-def _solve_shared_row(
-    source,
-    again,
-    warm_start,
-    out,
-    threshold,
-    row,
-    crossings,
-    HARD: tl.constexpr,
-    SAMPLE: tl.constexpr,
-    COMPUTE: tl.constexpr,
-):
-    """A member's part in one row that a team holds; ``again`` reads its chunks from memory."""
-    call = source.call
-    outer = source.outer
-    inner = source.inner
-    LARGEST: tl.constexpr = source.LARGEST
-    k = budget_of(call, outer, inner)
-    t = temperature_of(call, outer, inner)
-    start = _warm_start_of(warm_start, outer, inner, LARGEST, COMPUTE)
-    is_hard = t < smallest_normal(COMPUTE)
-    place = sample_place(
-        call, outer, inner, k, t, is_hard, LARGEST, SAMPLE, source.LANES, False, COMPUTE
-    )
-    is_warm = (start == start) & (~is_hard)
-    b = tl.where(is_warm, start, place.middle)
-    error = tl.where(is_warm, 0.0, 0.125 * place.high - 0.125 * place.low)
-    inverse = exponent_scale(tl.maximum(t, smallest_normal(COMPUTE)), COMPUTE)
-    found, crossings = over_rows(source, (b, inverse), crossings, "first", COMPUTE)
-    finite, infinite, nans, lowest, highest, above, below, higher = found
-    survey = Survey(finite, infinite, nans, lowest.to(COMPUTE), highest.to(COMPUTE))
-    look = Look(above, below, higher)
-    guess = Guess(b, error)
-    pair, crossings = solve(source, survey, k, t, is_hard, guess, look, crossings, COMPUTE)
-    if source.team.member == 0:
-        store_pair(threshold, row, pair.hi, pair.lo, row >= 0)
-    if HARD:
-        near = Guess(pair.hi, tl.maximum(t.to(COMPUTE), error))
-        boundary, crossings = solve(source, survey, k, t, t >= 0, near, None, crossings, COMPUTE)
-        crossings = write_hard_chunks(again, out, k, t, boundary, crossings, COMPUTE)
-    else:
-        if any_row(is_in_limit(pair.hi, t, COMPUTE)):
-            write_any_chunks(again, out, k, t, pair, COMPUTE)
-        else:
-            write_held(source, source.r, source.first, out, source.outer >= 0, t, pair, COMPUTE)
-    return crossings
-
-
-@triton.jit(do_not_specialize=["row_count"])
-def team_forward(
-    call,
-    row_count,
-    warm_start,
-    out,
-    threshold,
-    partials,
-    counters,
-    chunks,
-    size,
-    LARGEST: tl.constexpr,
-    HARD: tl.constexpr,
-    PARTS: tl.constexpr,
-    REPEATS: tl.constexpr,
-    LANES: tl.constexpr,
-    WIDTH: tl.constexpr,
-    CHUNK_LANES: tl.constexpr,
-    SAMPLE: tl.constexpr,
-    COMPUTE: tl.constexpr,
-):
-    """Masks and threshold pairs of rows whose chunks teams of programs hold in registers."""
-    program = tl.program_id(0)
-    number, member = program // size, program % size
-    team_count = tl.num_programs(0) // size
-    partials += number.to(tl.int64) * (2 * FIELDS * CHUNK_LANES)
-    team = Team(partials, counters + number * COUNTER_STRIDE, member, size, chunks)
-    crossings = tl.zeros((), tl.int32)
-    length = PARTS * REPEATS * LANES * WIDTH
-    for row_number in range(number, row_count, team_count):
-        row = tl.zeros((1,), tl.int64) + row_number
-        outer, inner = coordinates(call, row, row_count)
-        first = (tl.zeros((), tl.int64) + member) * length
-        r = read_parts(
-            Source(
-                None,
-                first,
-                call,
-                outer,
-                inner,
-                team,
-                length,
-                None,
-                True,
-                True,
-                LARGEST,
-                PARTS,
-                REPEATS,
-                LANES,
-                WIDTH,
-                CHUNK_LANES,
-            ),
-            first,
-            COMPUTE,
-        )
-        crossings = _solve_shared_row(
-            Source(
-                r,
-                first,
-                call,
-                outer,
-                inner,
-                team,
-                length,
-                None,
-                True,
-                True,
-                LARGEST,
-                PARTS,
-                REPEATS,
-                LANES,
-                WIDTH,
-                CHUNK_LANES,
-            ),
-            Source(
-                None,
-                first,
-                call,
-                outer,
-                inner,
-                team,
-                length,
-                None,
-                True,
-                True,
-                LARGEST,
-                PARTS,
-                REPEATS,
-                LANES,
-                WIDTH,
-                CHUNK_LANES,
-            ),
-            *(warm_start, out, threshold, row, crossings, HARD, SAMPLE, COMPUTE),
-        )

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from .passes import wide
-from .team import collect, cross, field_of, leave
+from .team import collect, fields_of, leave, parts_place
 from .views import across, exist, load_scores, part_indices, store_values
 
 #: Number over, sums under and over, number at the point, the ends.
@@ -118,41 +118,59 @@ def _number(count):
 
 
 @triton.jit
+def gather_chunks(
+    source, out, low, high, point, inverse, meeting, LISTED: tl.constexpr, COMPUTE: tl.constexpr
+):
+    """Lists of a member's chunks, and what they give left for its team."""
+    team = source.team
+    LANES: tl.constexpr = source.CHUNK_LANES
+    point = _within(point, low, high)
+    for chunk in range(team.member, team.chunks, team.size):
+        sums, count = _gather_chunk(source, out, chunk, low, high, point, inverse, COMPUTE)
+        above, below, higher, at_point, lowest, highest = sums
+        left = (above, below, higher, at_point, lowest, highest, _number(count))
+        leave(left, team, chunk, meeting, LANES)
+        parts = _end_lists(source, out, chunk, count, LISTED, COMPUTE)
+        tl.store(parts_place(team.words, chunk, LANES), parts.to(tl.int64))
+    tl.debug_barrier()
+
+
+@triton.jit
+def _within(point, low, high):
+    return tl.where((low <= point) & (point <= high), point, float("nan"))
+
+
+@triton.jit
 def gather(
     source,
     out,
-    parts,
     low,
     high,
     point,
     inverse,
+    is_again,
     crossings,
     LISTED: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
     """Fields of a :class:`Band`, the ends of the row, and how many scores the lists have.
 
-    ``parts`` is where a team keeps how long they are; with one program that is just a number.
+    The first band of a team was gathered by the launch before.
     """
     team = source.team
-    point = tl.where((low <= point) & (point <= high), point, float("nan"))
     if team is None:
+        point = _within(point, low, high)
         found, count = _gather_chunk(source, out, 0, low, high, point, inverse, COMPUTE)
         listed = _end_lists(source, out, 0, count, LISTED, COMPUTE)
         tl.debug_barrier()
         return found, _number(count), listed, crossings
     else:
-        for chunk in range(team.member, team.chunks, team.size):
-            sums, count = _gather_chunk(source, out, chunk, low, high, point, inverse, COMPUTE)
-            above, below, higher, at_point, lowest, highest = sums
-            left = (above, below, higher, at_point, lowest, highest, _number(count))
-            leave(left, team, chunk, crossings, source.CHUNK_LANES)
-            tl.store(parts + chunk, _end_lists(source, out, chunk, count, LISTED, COMPUTE))
-        cross(team, crossings)
+        if is_again:
+            gather_chunks(source, out, low, high, point, inverse, crossings, LISTED, COMPUTE)
         collected = collect(team, crossings, GATHERED + 1, source.CHUNK_LANES)
-        every = ()
-        for field in tl.static_range(GATHERED):
-            nothing = 0.0 if field < 4 else (float("inf") if field == 4 else float("-inf"))
-            every = every + (field_of(collected, field, nothing, team, 1),)  # type: ignore
-        number = tl.sum(field_of(collected, GATHERED, 0.0, team, 1), 1)
-        return tl.reduce(every, 1, _added), number, parts, crossings + 1
+        above, below, higher, at_point, lowest, highest, number = fields_of(
+            collected, team, GATHERED + 1, 4, 5, 1
+        )
+        found = (above, below, higher, at_point, lowest, highest)
+        listed = parts_place(team.words, 0, source.CHUNK_LANES)
+        return found, number, listed, crossings + 1

@@ -1,6 +1,7 @@
 """The forward call on rows that are too long to hold: a sample, one reading, the band, the mask.
 
-One program takes a row where rows are many; a team of them where rows are few.
+One program takes a row where rows are many. For a few rows each step is a launch of its own, see
+shared_rows.py.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from .numbers import any_row, exponent_scale, smallest_normal
 from .passes import Source, Survey, over_rows
 from .sample import sample_place, sample_point
 from .solve import Guess, Pair, solve
-from .team import COUNTER_STRIDE, FIELDS, Team
 from .views import Call, budget_of, coordinates, temperature_of
 from .write import store_pair, write_any_chunks, write_hard_chunks, write_soft_chunks
 
@@ -25,10 +25,11 @@ MOST_BANDS = tl.constexpr(4)
 
 
 @triton.jit
-def _solve_row(
+def solve_row(
     source,
     out,
-    parts,
+    low,
+    high,
     k,
     t,
     is_hard,
@@ -37,15 +38,11 @@ def _solve_row(
     SAMPLE: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
-    """The pair of one row, of which ``source`` reads the scores."""
+    """The pair of one row, of which ``source`` reads the scores, from the ends of a band on."""
     call = source.call
     outer = source.outer
     inner = source.inner
     tiny = smallest_normal(COMPUTE)
-    place = sample_place(
-        call, outer, inner, k, t, is_hard, source.LARGEST, SAMPLE, source.LANES, True, COMPUTE
-    )
-    low, high = place.low, place.high
     point = tl.zeros_like(low) + float("nan")
     inverse = exponent_scale(tl.where(is_hard, tiny, t), COMPUTE)
     hi = tl.zeros_like(low) + float("nan")
@@ -58,7 +55,7 @@ def _solve_row(
     while any_row(is_open) & (bands < MOST_BANDS):
         bands += 1
         found, number, listed, crossings = gather(
-            source, out, parts, low, high, point, inverse, crossings, LISTED, COMPUTE
+            source, out, low, high, point, inverse, bands > 1, crossings, LISTED, COMPUTE
         )
         above, below, higher, at_point, lowest, highest = found
         # A large part of the row lies in the band: many scores may be equal.
@@ -109,17 +106,15 @@ def _solve_row(
 
 
 @triton.jit
-def _write_row(source, out, k, t, pair, crossings, HARD: tl.constexpr, COMPUTE: tl.constexpr):
+def write_row(source, out, k, t, pair, HARD: tl.constexpr, COMPUTE: tl.constexpr):
     """A member's part of a row's mask."""
-    tl.debug_barrier()  # it lies where the lists were
     if HARD:
-        crossings = write_hard_chunks(source, out, k, t, pair, crossings, COMPUTE)
+        write_hard_chunks(source, out, k, t, pair, COMPUTE)
     else:
         if any_row(is_in_limit(pair.hi, t, COMPUTE)):
             write_any_chunks(source, out, k, t, pair, COMPUTE)
         else:
             write_soft_chunks(source, out, t, pair, COMPUTE)
-    return crossings
 
 
 @triton.jit(do_not_specialize=["row_count"])
@@ -129,87 +124,73 @@ def long_forward(
     warm_start,
     out,
     threshold,
-    partials,
-    counters,
-    parts,
-    chunks,
-    size,
-    length,
     LARGEST: tl.constexpr,
     HARD: tl.constexpr,
-    SHARED: tl.constexpr,
     READ: tl.constexpr,
     LISTED: tl.constexpr,
     WRITTEN: tl.constexpr,
     LANES: tl.constexpr,
     WIDTH: tl.constexpr,
-    CHUNK_LANES: tl.constexpr,
     SAMPLE: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
-    """Masks and threshold pairs of rows in ``chunks`` of some length, by teams of ``size``.
+    """Masks and threshold pairs of rows, one program each.
 
     A warm start is of no use here: the sample knows more.
     """
-    program = tl.program_id(0)
-    number, member = program // size, program % size
-    team_count = tl.num_programs(0) // size
-    team = None
-    if SHARED:
-        partials += number.to(tl.int64) * (2 * FIELDS * CHUNK_LANES)
-        parts += number * CHUNK_LANES
-        team = Team(partials, counters + number * COUNTER_STRIDE, member, size, chunks)
-    crossings = tl.zeros((), tl.int32)
-    for row_number in range(number, row_count, team_count):
-        row = tl.zeros((1,), tl.int64) + row_number
-        outer, inner = coordinates(call, row, row_count)
-        k = budget_of(call, outer, inner)
-        t = temperature_of(call, outer, inner)
-        is_limit = t < smallest_normal(COMPUTE)
-        nothing = (0 * k).to(COMPUTE)
-        pair = Pair(nothing, nothing, 0 * k, k != k)
-        for turn in range(1 + HARD):
-            pair, crossings = _solve_row(
-                Source(
-                    None,
-                    0,
-                    call,
-                    outer,
-                    inner,
-                    team,
-                    length,
-                    None,
-                    True,
-                    True,
-                    LARGEST,
-                    1,
-                    READ,
-                    LANES,
-                    1,
-                    CHUNK_LANES,
-                ),
-                *(out, parts, k, t, is_limit | (turn > 0), crossings, LISTED, SAMPLE, COMPUTE),
-            )
-            if (member == 0) & (turn == 0):
-                store_pair(threshold, row, pair.hi, pair.lo, row >= 0)
-        crossings = _write_row(
+    row = tl.zeros((1,), tl.int64) + tl.program_id(0)
+    outer, inner = coordinates(call, row, row_count)
+    k = budget_of(call, outer, inner)
+    t = temperature_of(call, outer, inner)
+    is_limit = t < smallest_normal(COMPUTE)
+    nothing = (0 * k).to(COMPUTE)
+    pair = Pair(nothing, nothing, 0 * k, k != k)
+    alone = tl.zeros((), tl.int32)
+    for turn in range(1 + HARD):
+        is_hard = is_limit | (turn > 0)
+        place = sample_place(call, outer, inner, k, t, is_hard, LARGEST, SAMPLE, LANES, COMPUTE)
+        pair, _ = solve_row(
             Source(
                 None,
                 0,
                 call,
                 outer,
                 inner,
-                team,
-                length,
+                None,
+                call.n,
                 None,
                 True,
                 True,
                 LARGEST,
                 1,
-                WRITTEN,
+                READ,
                 LANES,
-                WIDTH,
-                CHUNK_LANES,
+                1,
+                1,
             ),
-            *(out, k, t, pair, crossings, HARD, COMPUTE),
+            *(out, place.low, place.high, k, t, is_hard, alone, LISTED, SAMPLE, COMPUTE),
         )
+        if turn == 0:
+            store_pair(threshold, row, pair.hi, pair.lo, row >= 0)
+    tl.debug_barrier()  # the mask lies where the lists were
+    write_row(
+        Source(
+            None,
+            0,
+            call,
+            outer,
+            inner,
+            None,
+            call.n,
+            None,
+            True,
+            True,
+            LARGEST,
+            1,
+            WRITTEN,
+            LANES,
+            WIDTH,
+            1,
+        ),
+        *(out, k, t, pair, HARD, COMPUTE),
+    )

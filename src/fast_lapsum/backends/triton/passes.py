@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from .band import with_beyond
-from .team import collect, cross, field_of, leave
+from .team import collect, fields_of, leave
 from .views import across, exist, load_scores, part_indices
 
 constexpr_function: Any = getattr(triton, "constexpr_function", None)
@@ -140,15 +140,20 @@ def _joined(a, b, KIND: tl.constexpr):
         return _add_first(*a, *b)
 
 
+@constexpr_function
+def _ends(kind: str) -> tuple[int, int]:
+    """The fields of a KIND that are the least and the greatest of numbers; all others are sums."""
+    ends = {"pass": (5, 4), "moments": (0, 1), "survey": (3, 4), "first": (3, 4)}
+    return ends.get(kind, (-1, -1))
+
+
 @triton.jit
 def _nothing(KIND: tl.constexpr, FIELD: tl.constexpr):
     """What a field of a KIND is where there are no scores."""
-    ends = KIND == "survey" or KIND == "first" or KIND == "moments"
-    low: tl.constexpr = 0 if KIND == "moments" else 3
-    if (KIND == "pass" and FIELD == 4) or (ends and FIELD == low + 1):
-        return float("-inf")
-    elif (KIND == "pass" and FIELD == 5) or (ends and FIELD == low):
+    if _ends(KIND)[0] == FIELD:
         return float("inf")
+    elif _ends(KIND)[1] == FIELD:
+        return float("-inf")
     else:
         return 0.0
 
@@ -322,7 +327,7 @@ def parts_of(source, chunk):
         if source.team is None:
             return source.band.parts
         else:
-            return tl.load(source.band.parts + chunk)
+            return tl.load(source.band.parts + chunk).to(tl.int32)
 
 
 @triton.jit
@@ -364,14 +369,9 @@ def over_rows(source, at, crossings, KIND: tl.constexpr, COMPUTE: tl.constexpr):
             found = _reduced(_over_parts(source, source.first, at, KIND, COMPUTE), 1, KIND)
     else:
         _over_my_chunks(source, at, crossings, KIND, COMPUTE)
-        cross(team, crossings)
         ROWS: tl.constexpr = at[0].shape[0]
         collected = collect(team, crossings, _fields(KIND) * ROWS, source.CHUNK_LANES)
-        every = ()
-        for field in tl.static_range(_fields(KIND)):
-            part = field_of(collected, field, _nothing(KIND, field), team, ROWS)
-            every = every + (part,)  # type: ignore[assignment]
-        found = _reduced(every, 1, KIND)
+        found = fields_of(collected, team, _fields(KIND), _ends(KIND)[0], _ends(KIND)[1], ROWS)
         crossings += 1
     if source.band is not None:
         found = with_beyond(found, source.band, at, KIND)

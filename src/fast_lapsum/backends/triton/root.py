@@ -35,6 +35,9 @@ MOST_PASSES = tl.constexpr(96)
 MOST_STEPS = tl.constexpr(8)
 #: No such steps are taken from a guess that may be off by so many temperatures, nor longer ones.
 LONGEST_STEP = tl.constexpr(60.0)
+#: Sums of so much on both sides are those of many scores, and a straight step may be so long.
+DENSE = tl.constexpr(4.0)
+LONGEST_STRAIGHT = tl.constexpr(1000.0)
 
 
 class Row(NamedTuple):
@@ -144,6 +147,12 @@ def approach(source, row, bracket, guess, error, is_live, first, crossings, COMP
             count_excess.to(COMPUTE), look.below.to(COMPUTE), look.higher.to(COMPUTE), excess
         )
         tails = (look.below + look.higher).to(COMPUTE)
+        # Among many scores the mass is straight over distances at which the closed form, which
+        # knows nothing of the scores ahead, would take many steps.
+        is_dense = tl.minimum(look.below, look.higher) >= DENSE
+        straight = 2 * excess / tl.maximum(tails, SQUARABLE)
+        is_straight = is_dense & (tl.abs(relative) > 1) & (tl.abs(straight) < LONGEST_STRAIGHT)
+        relative = tl.where(is_straight, straight, relative)
         # The squares of smaller sums are no normal numbers: the iteration does without them.
         is_told = tails >= SQUARABLE
         is_short = is_told & (tl.abs(relative) <= negligible_step(COMPUTE))
@@ -153,7 +162,8 @@ def approach(source, row, bracket, guess, error, is_live, first, crossings, COMP
         slope = tl.where(is_going, 0.5 * tails / row.t, slope)
         b = tl.where(is_going & (~is_short), b + step, b)
         is_inner = (bracket.left < b) & (b < bracket.right) & (looks < MOST_STEPS)
-        is_more = is_told & (~is_short) & is_inner & (tl.abs(relative) < LONGEST_STEP)
+        is_more = is_told & (~is_short) & is_inner
+        is_more = is_more & (is_straight | (tl.abs(relative) < LONGEST_STEP))
         is_going = is_going & is_more
     return Trial(b, step, slope, is_exact), bracket, crossings
 

@@ -17,83 +17,96 @@ from .views import load_scores, part_indices, row_start
 #: budget, give or take a few: that they are found at once counts more than where they are.
 DEVIATIONS = tl.constexpr(5.0)
 SLACK = tl.constexpr(2.0)
+GUESS_SLACK = tl.constexpr(0.25)
 #: A score counts as common if one out of so many equals it.
 MANY = tl.constexpr(16)
 
 
 class Place(NamedTuple):
-    """The threshold is near ``middle``, and all but certainly between the ends."""
+    """The threshold is all but certainly between the ends."""
 
     low: Any
-    middle: Any
     high: Any
 
 
 @triton.jit
-def _roots(source, row, bracket, guess, is_live, COMPUTE: tl.constexpr):
-    """Thresholds of several budgets in one sample."""
+def _roots(source, origin, wanted, slack, t, is_hard, is_live, found, COMPUTE: tl.constexpr):
+    """Where ``wanted`` of a sample's finite scores are taken, give or take some slack of them.
+
+    ``found`` is what a survey found. Shapes are [1], or that of several budgets.
+    """
+    survey, mean, square = found
     nobody = tl.zeros((), tl.int32)
+    finite = survey.finite
+    wanted = tl.minimum(tl.maximum(wanted, 0.25), finite - 0.25)
+    wanted = tl.where(is_hard, tl.ceil(wanted) - 0.5, wanted)
+    target = wanted + survey.infinite
+    t_soft = tl.where(is_hard, smallest_normal(COMPUTE), t) + 0 * wanted
+    count = (finite + survey.infinite).to(COMPUTE)
+    is_each_hard = is_hard & (wanted == wanted)
+    inverse = exponent_scale(t_soft, COMPUTE)
+    row = Row(target, t_soft.to(COMPUTE), inverse, count, is_each_hard, slack.to(COMPUTE))
+    t_bracket = tl.where(is_hard, 0.0, t)
+    left, right = prior_bracket(survey.lowest, survey.highest, wanted, finite, t_bracket, COMPUTE)
+    bracket = bracket_of(left, right, count, target.to(COMPUTE))
+    start = tl.zeros_like(left) + float("nan")
+    guess = guess_of(survey, origin, mean, square, target, t_soft, start, is_each_hard, COMPUTE)
+    is_live = is_live & (finite > 1)
     trial, bracket, _ = approach(
         source, row, bracket, guess.b, guess.error, is_live, None, nobody, COMPUTE
     )
     b = trial.b
     is_open = is_live & (~trial.is_exact)
     if any_row(is_open):
-        found, _ = iterate(source, row, bracket, trial, is_open, nobody, COMPUTE)
-        is_stepped = (~row.is_hard) & (tl.abs(found.step) < float("inf"))
-        b = tl.where(is_open, found.b + tl.where(is_stepped, found.step, 0.0), b)
-    return b
+        root, _ = iterate(source, row, bracket, trial, is_open, nobody, COMPUTE)
+        is_stepped = (~row.is_hard) & (tl.abs(root.step) < float("inf"))
+        b = tl.where(is_open, root.b + tl.where(is_stepped, root.step, 0.0), b)
+    return tl.where(is_live & (tl.abs(b) < float("inf")), b, origin)
 
 
 @triton.jit
-def _place(
-    source, origin, k, t, is_hard, SAMPLE: tl.constexpr, ENDS: tl.constexpr, COMPUTE: tl.constexpr
-):
-    """The :class:`Place` of one row's threshold, from the sample that ``source`` is."""
-    survey, mean, square = survey_rows(source, origin, SAMPLE, COMPUTE)
+def _share_of(survey, square, mean, k, n, t, is_hard, SAMPLE: tl.constexpr):
+    """How many of a sample's finite scores a budget is for, and the standard deviation of that."""
     finite = survey.finite
-    share = tl.minimum(tl.maximum(k * SAMPLE / source.call.n - survey.infinite, 0.0), finite)
+    share = tl.minimum(tl.maximum(k * SAMPLE / n - survey.infinite, 0.0), finite)
     # That of a count, or of masses whose slope is 1 / 2t at most: the smaller one bounds it.
     deviation = tl.sqrt(share * (1 - share / tl.maximum(finite, 1.0)))
     variance = tl.maximum(square - mean * mean, 0.0).to(tl.float64)
     of_masses = 0.5 * tl.sqrt(finite * variance) / t
     is_less = (of_masses < deviation) & (~is_hard)
-    deviation = tl.where(is_less, of_masses, deviation) + 0.5
+    return share, tl.where(is_less, of_masses, deviation) + 0.5
+
+
+@triton.jit
+def _guess(source, origin, k, t, is_hard, SAMPLE: tl.constexpr, COMPUTE: tl.constexpr):
+    """One row's threshold, as far as the sample that ``source`` is can tell."""
+    found = survey_rows(source, origin, SAMPLE, COMPUTE)
+    survey, mean, square = found
+    share, deviation = _share_of(survey, square, mean, k, source.call.n, t, is_hard, SAMPLE)
+    slack = deviation * GUESS_SLACK
+    return _roots(source, origin, share, slack, t, is_hard, k == k, found, COMPUTE)
+
+
+@triton.jit
+def _place(source, origin, k, t, is_hard, SAMPLE: tl.constexpr, COMPUTE: tl.constexpr):
+    """The :class:`Place` of one row's threshold, from the sample that ``source`` is."""
+    found = survey_rows(source, origin, SAMPLE, COMPUTE)
+    survey, mean, square = found
+    finite = survey.finite
+    share, deviation = _share_of(survey, square, mean, k, source.call.n, t, is_hard, SAMPLE)
     spread = deviation * DEVIATIONS
-    # Two budgets at once, more than the row's share and less. Where an end is left open, its budget
-    # is the share.
+    # Two budgets at once, more than the row's share and less; an end may be left open.
     is_low = tl.arange(0, 2) == 0
     has_end = tl.where(is_low, share + spread < finite - 0.5, share - spread > 0.5)
-    wanted = share + tl.where(has_end, tl.where(is_low, spread, -spread), 0.0)
-    wanted = tl.minimum(tl.maximum(wanted, 0.25), finite - 0.25)
-    wanted = tl.where(is_hard, tl.ceil(wanted) - 0.5, wanted)
-    target = wanted + survey.infinite
-    t_soft = tl.where(is_hard, smallest_normal(COMPUTE), t)
-    t_soft += 0 * wanted
-    count = (finite + survey.infinite).to(COMPUTE)
-    is_each_hard = is_hard & (is_low | (~is_low))
-    slack = (deviation * SLACK).to(COMPUTE)
-    inverse = exponent_scale(t_soft, COMPUTE)
-    row = Row(target, t_soft.to(COMPUTE), inverse, count, is_each_hard, slack)
-    t_bracket = tl.where(is_hard, 0.0, t)
-    left, right = prior_bracket(survey.lowest, survey.highest, wanted, finite, t_bracket, COMPUTE)
-    bracket = bracket_of(left, right, count, target.to(COMPUTE))
-    start = tl.zeros_like(left) + float("nan")
-    guess = guess_of(survey, origin, mean, square, target, t_soft, start, is_each_hard, COMPUTE)
-    is_live = (finite > 1) & (has_end if ENDS else (is_low | (~is_low)))
-    b = _roots(source, row, bracket, guess, is_live, COMPUTE)
-    b = tl.where(is_live & (tl.abs(b) < float("inf")), b, origin)
+    wanted = share + tl.where(is_low, spread, -spread)
+    b = _roots(source, origin, wanted, deviation * SLACK, t, is_hard, has_end, found, COMPUTE)
     low = pick(b, 0)
     high = pick(b, 1)
-    middle = 0.5 * low + 0.5 * high
     has_low = pick(has_end.to(COMPUTE), 0) * finite > 1
     has_high = pick(has_end.to(COMPUTE), 1) * finite > 1
-    middle = tl.where(has_low, tl.where(has_high, middle, high), low)
     lower = tl.where(has_high, tl.minimum(low, high), low)
     upper = tl.where(has_low, tl.maximum(low, high), high)
-    low = tl.where(has_low, lower, float("-inf"))
-    high = tl.where(has_high, upper, float("inf"))
-    return Place(low, middle, high)
+    return Place(tl.where(has_low, lower, float("-inf")), tl.where(has_high, upper, float("inf")))
 
 
 @triton.jit
@@ -138,6 +151,44 @@ def _sampled(
 
 
 @triton.jit
+def sample_guess(
+    call,
+    outer,
+    inner,
+    k,
+    t,
+    is_hard,
+    LARGEST: tl.constexpr,
+    SAMPLE: tl.constexpr,
+    LANES: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    """A guess at one row's threshold."""
+    r, origin = _sampled(call, outer, inner, LARGEST, SAMPLE, LANES, COMPUTE)
+    return _guess(
+        Source(
+            (r,),
+            0,
+            call,
+            outer,
+            inner,
+            None,
+            0,
+            None,
+            False,
+            False,
+            LARGEST,
+            1,
+            SAMPLE // LANES,
+            LANES,
+            1,
+            1,
+        ),
+        *(origin, k, t, is_hard, SAMPLE, COMPUTE),
+    )
+
+
+@triton.jit
 def sample_place(
     call,
     outer,
@@ -148,10 +199,9 @@ def sample_place(
     LARGEST: tl.constexpr,
     SAMPLE: tl.constexpr,
     LANES: tl.constexpr,
-    ENDS: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
-    """The :class:`Place` of one row's threshold; only the ENDS count, or the middle does, too."""
+    """The :class:`Place` of one row's threshold."""
     r, origin = _sampled(call, outer, inner, LARGEST, SAMPLE, LANES, COMPUTE)
     return _place(
         Source(
@@ -172,7 +222,7 @@ def sample_place(
             1,
             1,
         ),
-        *(origin, k, t, is_hard, SAMPLE, ENDS, COMPUTE),
+        *(origin, k, t, is_hard, SAMPLE, COMPUTE),
     )
 
 

@@ -74,6 +74,16 @@ def temperature_of(call, outer, inner):
 
 
 @triton.jit
+def warm_start_of(warm_start, outer, inner, LARGEST: tl.constexpr, COMPUTE: tl.constexpr):
+    """Thresholds to start from; NaN where there are none."""
+    if warm_start is not None:
+        start = tl.load(row_start(warm_start, outer, inner)).to(COMPUTE)
+        return start if LARGEST else -start
+    else:
+        return tl.zeros_like(outer).to(COMPUTE) + float("nan")
+
+
+@triton.jit
 def across(values):
     """Values of rows in the shape of their scores."""
     return values[None, :, None, None]

@@ -7,7 +7,7 @@ import triton.language as tl
 
 from .mask import any_mask, hard_mask, soft_mask, ties_in
 from .passes import parts_of, read_part, read_parts
-from .team import collect, cross, field_of, leave, my_chunks
+from .team import collect, earlier_place, leave, my_chunks
 from .views import across, exist, part_indices, store_values
 
 
@@ -91,35 +91,35 @@ def write_any_chunks(source, out, k, t, pair, COMPUTE: tl.constexpr):
 
 
 @triton.jit
-def _ties_before(source, boundary, crossings, COMPUTE: tl.constexpr):
-    """How many scores of earlier chunks equal the boundary, for every chunk: [1, CHUNK_LANES]."""
+def leave_ties(source, boundary, crossings, COMPUTE: tl.constexpr):
+    """Tell every chunk how many scores of earlier chunks equal the boundary."""
     team = source.team
+    LANES: tl.constexpr = source.CHUNK_LANES
     for chunk in range(team.member, team.chunks, team.size):
         first = (tl.zeros((), tl.int64) + chunk) * source.length
         ties = tl.zeros((1,), tl.int64)
         for part in range(parts_of(source, chunk)):
-            ties += ties_in(read_part(source, first, part, COMPUTE), boundary)
-        leave((ties,), team, chunk, crossings, source.CHUNK_LANES)
-    cross(team, crossings)
-    counts = field_of(collect(team, crossings, 1, source.CHUNK_LANES), 0, 0.0, team, 1)
-    return tl.cumsum(counts, 1) - counts
+            ties += ties_in(read_part(source, first, part, COMPUTE), boundary.hi)
+        leave((ties,), team, chunk, crossings, LANES)
+    counts = tl.sum(collect(team, crossings, 1, LANES), 0)
+    before = (tl.cumsum(counts, 0) - counts).to(tl.int64)
+    lane = tl.arange(0, LANES)
+    is_mine = (lane < team.chunks) & (lane % team.size == team.member)
+    tl.store(earlier_place(team.words, lane, LANES), before, mask=is_mine)
+    tl.debug_barrier()
 
 
 @triton.jit
-def write_hard_chunks(source, out, k, t, boundary, crossings, COMPUTE: tl.constexpr):
-    """A member's part of a hard mask, for which chunks ask how many ties are before them."""
+def write_hard_chunks(source, out, k, t, boundary, COMPUTE: tl.constexpr):
+    """A member's part of a hard mask; chunks of a team were told how many ties are before them."""
     own, end, step = my_chunks(source.team)
-    if source.team is not None:
-        before = _ties_before(source, boundary.hi, crossings, COMPUTE)
-        crossings += 1
     for chunk in range(own, end, step):
         earlier = 0.0 * k
         if source.team is not None:
-            lane = tl.arange(0, source.CHUNK_LANES)[None, :]
-            earlier = tl.sum(tl.where(lane == chunk, before, 0.0), 1)
+            place = earlier_place(source.team.words, chunk, source.CHUNK_LANES)
+            earlier += tl.load(place).to(tl.float64)
         first = (tl.zeros((), tl.int64) + chunk) * source.length
         parts = parts_of(source, chunk)
         write_read(
             source, first, parts, out, source.outer >= 0, k, t, boundary, earlier, True, COMPUTE
         )
-    return crossings

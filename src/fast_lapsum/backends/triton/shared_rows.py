@@ -1,0 +1,237 @@
+"""The forward call on a few rows that are too long to hold: a launch each for the sample, the
+reading of all chunks, the root in the band, which is a team's work, and the mask.
+
+With a hard mask the first three are done twice, in TURNs: for the threshold and for the boundary.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .gather import gather_chunks
+from .long_rows import solve_row, write_row
+from .numbers import exponent_scale, smallest_normal
+from .passes import Source
+from .sample import sample_place
+from .solve import Pair
+from .team import Team, clear, read_note, words_of, write_note
+from .views import budget_of, coordinates, temperature_of
+from .write import leave_ties, store_pair
+
+
+@triton.jit(do_not_specialize=["row_count"])
+def place_rows(
+    call,
+    row_count,
+    warm_start,
+    out,
+    threshold,
+    words,
+    TURN: tl.constexpr,
+    LARGEST: tl.constexpr,
+    SAMPLE: tl.constexpr,
+    LANES: tl.constexpr,
+    CHUNK_LANES: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    """A band for each row's threshold (its boundary in the second TURN), and a meeting place."""
+    row = tl.zeros((1,), tl.int64) + tl.program_id(0)
+    words = words_of(words, tl.program_id(0), CHUNK_LANES)
+    clear(words, CHUNK_LANES)
+    outer, inner = coordinates(call, row, row_count)
+    k = budget_of(call, outer, inner)
+    t = temperature_of(call, outer, inner)
+    is_hard = (t < smallest_normal(COMPUTE)) | (TURN > 0)
+    place = sample_place(call, outer, inner, k, t, is_hard, LARGEST, SAMPLE, LANES, COMPUTE)
+    write_note(words, 0, place.low, CHUNK_LANES)
+    write_note(words, 1, place.high, CHUNK_LANES)
+
+
+@triton.jit(do_not_specialize=["row_count"])
+def gather_rows(
+    call,
+    row_count,
+    warm_start,
+    out,
+    threshold,
+    words,
+    chunks,
+    length,
+    TURN: tl.constexpr,
+    LARGEST: tl.constexpr,
+    READ: tl.constexpr,
+    LISTED: tl.constexpr,
+    LANES: tl.constexpr,
+    CHUNK_LANES: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    """The first reading of rows, one program for each of their chunks."""
+    row_number, chunk = tl.program_id(0) // chunks, tl.program_id(0) % chunks
+    row = tl.zeros((1,), tl.int64) + row_number
+    outer, inner = coordinates(call, row, row_count)
+    t = temperature_of(call, outer, inner)
+    tiny = smallest_normal(COMPUTE)
+    inverse = exponent_scale(tl.where((t < tiny) | (TURN > 0), tiny, t), COMPUTE)
+    team = Team(words_of(words, row_number, CHUNK_LANES), chunk, chunks, chunks)
+    low = read_note(team.words, 0, CHUNK_LANES).to(COMPUTE)
+    high = read_note(team.words, 1, CHUNK_LANES).to(COMPUTE)
+    none = tl.zeros_like(low) + float("nan")
+    gather_chunks(
+        Source(
+            None,
+            0,
+            call,
+            outer,
+            inner,
+            team,
+            length,
+            None,
+            True,
+            True,
+            LARGEST,
+            1,
+            READ,
+            LANES,
+            1,
+            CHUNK_LANES,
+        ),
+        *(out, low, high, none, inverse, tl.zeros((), tl.int32), LISTED, COMPUTE),
+    )
+
+
+@triton.jit(do_not_specialize=["row_count"])
+def solve_rows(
+    call,
+    row_count,
+    warm_start,
+    out,
+    threshold,
+    words,
+    chunks,
+    length,
+    size,
+    TURN: tl.constexpr,
+    LARGEST: tl.constexpr,
+    READ: tl.constexpr,
+    LISTED: tl.constexpr,
+    LANES: tl.constexpr,
+    CHUNK_LANES: tl.constexpr,
+    SAMPLE: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    """Threshold pairs (boundaries and what chunks need of ties in the second TURN), by teams."""
+    program = tl.program_id(0)
+    number, member = program // size, program % size
+    for row_number in range(number, row_count, tl.num_programs(0) // size):
+        row = tl.zeros((1,), tl.int64) + row_number
+        outer, inner = coordinates(call, row, row_count)
+        k = budget_of(call, outer, inner)
+        t = temperature_of(call, outer, inner)
+        is_hard = (t < smallest_normal(COMPUTE)) | (TURN > 0)
+        team = Team(words_of(words, row_number, CHUNK_LANES), member, size, chunks)
+        low = read_note(team.words, 0, CHUNK_LANES).to(COMPUTE)
+        high = read_note(team.words, 1, CHUNK_LANES).to(COMPUTE)
+        pair, crossings = solve_row(
+            Source(
+                None,
+                0,
+                call,
+                outer,
+                inner,
+                team,
+                length,
+                None,
+                True,
+                True,
+                LARGEST,
+                1,
+                READ,
+                LANES,
+                1,
+                CHUNK_LANES,
+            ),
+            *(out, low, high, k, t, is_hard, tl.zeros((), tl.int32), LISTED, SAMPLE, COMPUTE),
+        )
+        if TURN > 0:
+            leave_ties(
+                Source(
+                    None,
+                    0,
+                    call,
+                    outer,
+                    inner,
+                    team,
+                    length,
+                    None,
+                    True,
+                    True,
+                    LARGEST,
+                    1,
+                    READ,
+                    LANES,
+                    1,
+                    CHUNK_LANES,
+                ),
+                *(pair, crossings, COMPUTE),
+            )
+            if member == 0:
+                write_note(team.words, 2, pair.hi, CHUNK_LANES)
+                write_note(team.words, 3, pair.above, CHUNK_LANES)
+        else:
+            if member == 0:
+                store_pair(threshold, row, pair.hi, pair.lo, row >= 0)
+
+
+@triton.jit(do_not_specialize=["row_count"])
+def write_rows(
+    call,
+    row_count,
+    warm_start,
+    out,
+    threshold,
+    words,
+    chunks,
+    length,
+    HARD: tl.constexpr,
+    LARGEST: tl.constexpr,
+    WRITTEN: tl.constexpr,
+    LANES: tl.constexpr,
+    WIDTH: tl.constexpr,
+    CHUNK_LANES: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    """Masks of rows, one program for each of their chunks."""
+    row_number, chunk = tl.program_id(0) // chunks, tl.program_id(0) % chunks
+    row = tl.zeros((1,), tl.int64) + row_number
+    outer, inner = coordinates(call, row, row_count)
+    k = budget_of(call, outer, inner)
+    t = temperature_of(call, outer, inner)
+    team = Team(words_of(words, row_number, CHUNK_LANES), chunk, chunks, chunks)
+    if HARD:
+        hi = read_note(team.words, 2, CHUNK_LANES).to(COMPUTE)
+        pair = Pair(hi, 0 * hi, read_note(team.words, 3, CHUNK_LANES), hi != hi)
+    else:
+        hi = tl.load(threshold + 2 * row)
+        pair = Pair(hi, tl.load(threshold + 2 * row + 1), 0 * k, hi != hi)
+    write_row(
+        Source(
+            None,
+            0,
+            call,
+            outer,
+            inner,
+            team,
+            length,
+            None,
+            True,
+            True,
+            LARGEST,
+            1,
+            WRITTEN,
+            LANES,
+            WIDTH,
+            CHUNK_LANES,
+        ),
+        *(out, k, t, pair, HARD, COMPUTE),
+    )

@@ -1,0 +1,205 @@
+"""The launches that a plan is: kernels, how many programs they have, and what they are told.
+
+Every kernel of a call begins with the same arguments: the call, its rows, its results, and scratch
+memory where the plan asks for some. What is here are those that follow.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import triton.language as tl
+
+from .backward import SUMS, scores_backward, sums_backward, tile_backward
+from .config import (
+    LongBackwardPlan,
+    LongPlan,
+    SharedPlan,
+    TeamPlan,
+    TilePlan,
+    lanes_of,
+    power_of_two,
+)
+from .device import team_size
+from .forward import tile_forward
+from .long_rows import long_forward
+from .shared_rows import gather_rows, place_rows, solve_rows, write_rows
+from .team import LINES
+from .team_rows import guess_rows, team_forward
+
+
+class Step(NamedTuple):
+    """One launch."""
+
+    kernel: Any
+    programs: int
+    numbers: tuple[int, ...]
+    constants: dict[str, Any]
+    options: dict[str, Any]
+
+
+class Steps(NamedTuple):
+    """All launches of a call, and how many words of scratch memory they share."""
+
+    steps: list[Step]
+    words: int = 0
+
+
+ForwardPlan = TilePlan | TeamPlan | LongPlan | SharedPlan
+
+
+def forward_steps(
+    plan: ForwardPlan,
+    n: int,
+    row_count: int,
+    room: int,
+    largest: bool,
+    hard: bool,
+    compute: tl.dtype,
+) -> Steps:
+    """``room`` is for so many programs that wait for each other."""
+    if isinstance(plan, TilePlan):
+        return _tiles(plan, n, row_count, largest, hard, compute)
+    if isinstance(plan, LongPlan):
+        return _long(plan, row_count, largest, hard, compute)
+    if isinstance(plan, TeamPlan):
+        return _team(plan, row_count, room, largest, hard, compute)
+    return _shared(plan, row_count, room, largest, hard, compute)
+
+
+def _tiles(
+    plan: TilePlan, n: int, row_count: int, largest: bool, hard: bool, compute: tl.dtype
+) -> Steps:
+    constants = {
+        "LARGEST": largest,
+        "HARD": hard,
+        "PADDED": n != plan.block,
+        "ROWS": plan.rows,
+        "PARTS": plan.parts,
+        "REPEATS": plan.repeats,
+        "LANES": plan.lanes,
+        "WIDTH": plan.width,
+        "COMPUTE": compute,
+    }
+    options = {
+        "num_warps": plan.warps,
+        "maxnreg": plan.registers,
+        "enable_fp_fusion": plan.may_fuse,
+    }
+    return Steps([Step(tile_forward, -(-row_count // plan.rows), (), constants, options)])
+
+
+def _long(plan: LongPlan, row_count: int, largest: bool, hard: bool, compute: tl.dtype) -> Steps:
+    constants = {
+        "LARGEST": largest,
+        "HARD": hard,
+        "READ": plan.read,
+        "LISTED": plan.listed,
+        "WRITTEN": plan.written,
+        "LANES": plan.lanes,
+        "WIDTH": plan.width,
+        "SAMPLE": plan.sample,
+        "COMPUTE": compute,
+    }
+    return Steps([Step(long_forward, row_count, (), constants, _streaming(plan))])
+
+
+def _streaming(plan: LongPlan | SharedPlan) -> dict[str, Any]:
+    return {"num_warps": plan.warps, "maxnreg": plan.registers, "enable_fp_fusion": False}
+
+
+def _team(
+    plan: TeamPlan, row_count: int, room: int, largest: bool, hard: bool, compute: tl.dtype
+) -> Steps:
+    lanes = lanes_of(plan.chunks)
+    guess = {
+        "LARGEST": largest,
+        "SAMPLE": plan.sample,
+        "LANES": 32 * plan.sample_warps,
+        "CHUNK_LANES": lanes,
+        "COMPUTE": compute,
+    }
+    held = {
+        "LARGEST": largest,
+        "HARD": hard,
+        "PARTS": plan.parts,
+        "REPEATS": plan.repeats,
+        "LANES": plan.lanes,
+        "WIDTH": plan.width,
+        "CHUNK_LANES": lanes,
+        "COMPUTE": compute,
+    }
+    teams = max(1, min(row_count, room // plan.chunks))
+    options = {"num_warps": plan.warps, "maxnreg": plan.registers, "launch_cooperative_grid": True}
+    steps = [
+        Step(guess_rows, row_count, (), guess, {"num_warps": plan.sample_warps}),
+        Step(team_forward, teams * plan.chunks, (plan.chunks,), held, options),
+    ]
+    return Steps(steps, row_count * lanes * LINES.value)
+
+
+def _shared(
+    plan: SharedPlan, row_count: int, room: int, largest: bool, hard: bool, compute: tl.dtype
+) -> Steps:
+    lanes = lanes_of(plan.chunks)
+    size = team_size(plan.chunks, room // min(row_count, room))
+    teams = min(row_count, room // size)
+    pieces = row_count * plan.chunks
+    shape = (plan.chunks, plan.length)
+    each = {"CHUNK_LANES": lanes, "COMPUTE": compute}
+    reading = {"READ": plan.read, "LISTED": plan.listed, "LANES": plan.lanes}
+    streaming = _streaming(plan)
+    steps = []
+    for turn in range(1 + hard):
+        first = {"TURN": turn, "LARGEST": largest}
+        sample = {"SAMPLE": plan.sample, "LANES": 32 * plan.sample_warps}
+        steps += [
+            Step(
+                place_rows, row_count, (), first | sample | each, {"num_warps": plan.sample_warps}
+            ),
+            Step(gather_rows, pieces, shape, first | reading | each, streaming),
+            Step(
+                solve_rows,
+                teams * size,
+                (*shape, size),
+                first | reading | {"SAMPLE": plan.sample} | each,
+                streaming | {"maxnreg": 128, "launch_cooperative_grid": True},
+            ),
+        ]
+    writing = {"HARD": hard, "LARGEST": largest, "WRITTEN": plan.written, "LANES": plan.lanes}
+    writing |= {"WIDTH": plan.width} | each
+    steps.append(Step(write_rows, pieces, shape, writing, streaming))
+    return Steps(steps, row_count * lanes * LINES.value)
+
+
+def backward_steps(
+    plan: TilePlan | LongBackwardPlan,
+    n: int,
+    row_count: int,
+    largest: bool,
+    per_row: bool,
+    compute: tl.dtype,
+) -> Steps:
+    each = {"LANES": plan.lanes, "WIDTH": plan.width, "COMPUTE": compute}
+    if isinstance(plan, TilePlan):
+        repeats = plan.parts * plan.repeats
+        constants = {"LARGEST": largest, "PADDED": n != plan.block, "ROWS": plan.rows}
+        constants |= {"REPEATS": repeats} | each
+        options = {
+            "num_warps": plan.warps,
+            "maxnreg": plan.registers,
+            "enable_fp_fusion": plan.may_fuse,
+        }
+        return Steps([Step(tile_backward, -(-row_count // plan.rows), (), constants, options)])
+    tiles = -(-n // plan.block)
+    summing = max(1, min(tiles, plan.sum_programs // row_count, 1024))
+    writing = max(1, min(tiles, plan.write_programs // row_count))
+    of_sums = {"LARGEST": largest, "PER_ROW": per_row, "REPEATS": plan.repeats} | each
+    of_scores = {"LARGEST": largest, "SUM_LANES": power_of_two(summing), "REPEATS": plan.repeats}
+    of_scores |= each
+    warps = {"num_warps": plan.warps}
+    steps = [
+        Step(sums_backward, row_count * summing, (summing,), of_sums, warps),
+        Step(scores_backward, row_count * writing, (writing, summing), of_scores, warps),
+    ]
+    return Steps(steps, row_count * summing * SUMS.value)

@@ -1,0 +1,168 @@
+"""The forward call on rows that a team of programs holds, a chunk each: one reading, one writing.
+
+A launch before it samples the rows, so that the first pass of a team, which counts what there is,
+looks at the right place, too.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .mask import is_in_limit
+from .numbers import any_row, exponent_scale, smallest_normal
+from .passes import Look, Source, Survey, over_rows, read_parts
+from .sample import sample_guess
+from .solve import Guess, solve
+from .team import Team, clear, read_note, words_of, write_note
+from .views import budget_of, coordinates, temperature_of, warm_start_of
+from .write import leave_ties, store_pair, write_any_chunks, write_hard_chunks, write_held
+
+
+@triton.jit(do_not_specialize=["row_count"])
+def guess_rows(
+    call,
+    row_count,
+    warm_start,
+    out,
+    threshold,
+    words,
+    LARGEST: tl.constexpr,
+    SAMPLE: tl.constexpr,
+    LANES: tl.constexpr,
+    CHUNK_LANES: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    """What a sample tells of each row's threshold, and a meeting place for its team."""
+    row = tl.zeros((1,), tl.int64) + tl.program_id(0)
+    words = words_of(words, tl.program_id(0), CHUNK_LANES)
+    clear(words, CHUNK_LANES)
+    outer, inner = coordinates(call, row, row_count)
+    k = budget_of(call, outer, inner)
+    t = temperature_of(call, outer, inner)
+    is_hard = t < smallest_normal(COMPUTE)
+    b = sample_guess(call, outer, inner, k, t, is_hard, LARGEST, SAMPLE, LANES, COMPUTE)
+    start = warm_start_of(warm_start, outer, inner, LARGEST, COMPUTE)
+    write_note(words, 0, tl.where((start == start) & (~is_hard), start, b), CHUNK_LANES)
+
+
+@triton.jit
+def _solve_row(source, again, out, threshold, row, HARD: tl.constexpr, COMPUTE: tl.constexpr):
+    """A member's part in one row that a team holds; ``again`` reads its chunk from memory."""
+    call = source.call
+    outer = source.outer
+    inner = source.inner
+    k = budget_of(call, outer, inner)
+    t = temperature_of(call, outer, inner)
+    is_hard = t < smallest_normal(COMPUTE)
+    crossings = tl.zeros((), tl.int32)
+    b = read_note(source.team.words, 0, source.CHUNK_LANES).to(COMPUTE)
+    inverse = exponent_scale(tl.where(is_hard, smallest_normal(COMPUTE), t), COMPUTE)
+    found, crossings = over_rows(source, (b, inverse), crossings, "first", COMPUTE)
+    finite, infinite, nans, lowest, highest, above, below, higher = found
+    survey = Survey(finite, infinite, nans, lowest.to(COMPUTE), highest.to(COMPUTE))
+    look = Look(above, below, higher)
+    guess = Guess(b, 0 * b)
+    pair, crossings = solve(source, survey, k, t, is_hard, guess, look, crossings, COMPUTE)
+    if source.team.member == 0:
+        store_pair(threshold, row, pair.hi, pair.lo, row >= 0)
+    if HARD:
+        near = Guess(pair.hi, t.to(COMPUTE))
+        boundary, crossings = solve(source, survey, k, t, t >= 0, near, None, crossings, COMPUTE)
+        leave_ties(again, boundary, crossings, COMPUTE)
+        write_hard_chunks(again, out, k, t, boundary, COMPUTE)
+    else:
+        if any_row(is_in_limit(pair.hi, t, COMPUTE)):
+            write_any_chunks(again, out, k, t, pair, COMPUTE)
+        else:
+            write_held(source, source.r, source.first, out, source.outer >= 0, t, pair, COMPUTE)
+
+
+@triton.jit(do_not_specialize=["row_count"])
+def team_forward(
+    call,
+    row_count,
+    warm_start,
+    out,
+    threshold,
+    words,
+    size,
+    LARGEST: tl.constexpr,
+    HARD: tl.constexpr,
+    PARTS: tl.constexpr,
+    REPEATS: tl.constexpr,
+    LANES: tl.constexpr,
+    WIDTH: tl.constexpr,
+    CHUNK_LANES: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    """Masks and threshold pairs of rows whose chunks teams of ``size`` programs hold."""
+    program = tl.program_id(0)
+    number, member = program // size, program % size
+    length = PARTS * REPEATS * LANES * WIDTH
+    first = (tl.zeros((), tl.int64) + member) * length
+    for row_number in range(number, row_count, tl.num_programs(0) // size):
+        row = tl.zeros((1,), tl.int64) + row_number
+        outer, inner = coordinates(call, row, row_count)
+        team = Team(words_of(words, row_number, CHUNK_LANES), member, size, size)
+        r = read_parts(
+            Source(
+                None,
+                first,
+                call,
+                outer,
+                inner,
+                team,
+                length,
+                None,
+                True,
+                True,
+                LARGEST,
+                PARTS,
+                REPEATS,
+                LANES,
+                WIDTH,
+                CHUNK_LANES,
+            ),
+            first,
+            COMPUTE,
+        )
+        _solve_row(
+            Source(
+                r,
+                first,
+                call,
+                outer,
+                inner,
+                team,
+                length,
+                None,
+                True,
+                True,
+                LARGEST,
+                PARTS,
+                REPEATS,
+                LANES,
+                WIDTH,
+                CHUNK_LANES,
+            ),
+            Source(
+                None,
+                first,
+                call,
+                outer,
+                inner,
+                team,
+                length,
+                None,
+                True,
+                True,
+                LARGEST,
+                PARTS,
+                REPEATS,
+                LANES,
+                WIDTH,
+                CHUNK_LANES,
+            ),
+            *(out, threshold, row, HARD, COMPUTE),
+        )
