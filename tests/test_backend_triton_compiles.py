@@ -68,9 +68,7 @@ def record(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Recorded]]:
         mask = new(torch.bool, shape) if everything else None
         rows = new(torch.float64, shape[:-1]) if everything else None
         largest = not everything
-        _, pairs = launch.forward(
-            scores, rows, 1.5, rows, 0.5, mask, rows, largest, hard, dtype
-        )
+        _, pairs = launch.forward(scores, rows, 1.5, rows, 0.5, mask, rows, largest, hard, dtype)
         launch.backward(scores, scores, rows, 0.5, mask, pairs, largest, everything)
         return launches
 

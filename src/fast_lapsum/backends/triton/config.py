@@ -27,8 +27,8 @@ MANY_ROWS = 96
 SAMPLE = 2048
 SHARED_SAMPLE = 8192
 GUESS_SAMPLE = 2048
-#: Words of a row that are told of its chunks are for so many chunks at least.
-LEAST_LANES = 8
+#: Numbers that are told of each chunk, a power of two.
+FIELDS = 8
 #: Scores of a part that a thread holds: what is added up side by side; more of them compile faster.
 PART, PART_OF_BLOCK = 4, 8
 
@@ -139,9 +139,13 @@ class SharedPlan(NamedTuple):
         return 32 * self.warps
 
 
-def lanes_of(chunks: int) -> int:
-    """Room for what is told of each chunk."""
-    return max(power_of_two(chunks), LEAST_LANES)
+def lanes_of(chunks: int, warps: int) -> int:
+    """Room for what is told of each chunk.
+
+    Every thread reads words of its own, so that all of them hear the same: were a word read by
+    two, one might find it there a moment before the other.
+    """
+    return max(power_of_two(chunks), 32 * warps // FIELDS)
 
 
 def power_of_two(count: int) -> int:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .passes import wide
-from .team import collect, fields_of, leave, parts_place
+from .passes import of_chunks, wide
+from .team import collect, leave, parts_place
 from .views import across, exist, load_scores, part_indices, store_values
 
-#: Number over, sums under and over, number at the point, the ends.
-GATHERED = tl.constexpr(6)
+#: Number over, sums under and over, number at the point, the ends, and how many are in the lists.
+GATHERED = tl.constexpr(7)
 
 
 @triton.jit
@@ -167,9 +167,9 @@ def gather(
     else:
         if is_again:
             gather_chunks(source, out, low, high, point, inverse, crossings, LISTED, COMPUTE)
-        collected = collect(team, crossings, GATHERED + 1, source.CHUNK_LANES)
-        above, below, higher, at_point, lowest, highest, number = fields_of(
-            collected, team, GATHERED + 1, 4, 5, 1
+        collected = collect(team, crossings, GATHERED, source.CHUNK_LANES)
+        above, below, higher, at_point, lowest, highest, number = of_chunks(
+            collected, team, source.CHUNK_LANES, 1, "gathered"
         )
         found = (above, below, higher, at_point, lowest, highest)
         listed = parts_place(team.words, 0, source.CHUNK_LANES)

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from .band import with_beyond
-from .team import collect, fields_of, leave
+from .team import collect, field_of, leave
 from .views import across, exist, load_scores, part_indices
 
 constexpr_function: Any = getattr(triton, "constexpr_function", None)
@@ -98,9 +98,14 @@ def _add_survey(a0, a1, a2, a3, a4, a5, a6, b0, b1, b2, b3, b4, b5, b6):
 
 
 @triton.jit
-def _add_first(a0, a1, a2, a3, a4, a5, a6, a7, b0, b1, b2, b3, b4, b5, b6, b7):
-    lowest, highest = tl.minimum(a3, b3), tl.maximum(a4, b4)
-    return a0 + b0, a1 + b1, a2 + b2, lowest, highest, a5 + b5, a6 + b6, a7 + b7
+def _add_first(a0, a1, a2, a3, a4, a5, b0, b1, b2, b3, b4, b5):
+    return a0 + b0, a1 + b1, a2 + b2, a3 + b3, tl.minimum(a4, b4), tl.maximum(a5, b5)
+
+
+@triton.jit
+def _add_gathered(a0, a1, a2, a3, a4, a5, a6, b0, b1, b2, b3, b4, b5, b6):
+    lowest, highest = tl.minimum(a4, b4), tl.maximum(a5, b5)
+    return a0 + b0, a1 + b1, a2 + b2, a3 + b3, lowest, highest, a6 + b6
 
 
 @triton.jit
@@ -113,6 +118,8 @@ def _reduced(terms, AXIS: tl.constexpr, KIND: tl.constexpr):
         return tl.reduce(terms, AXIS, _add_moments)
     elif KIND == "survey":
         return tl.reduce(terms, AXIS, _add_survey)
+    elif KIND == "gathered":
+        return tl.reduce(terms, AXIS, _add_gathered)
     else:
         tl.static_assert(KIND == "first")
         return tl.reduce(terms, AXIS, _add_first)
@@ -143,7 +150,13 @@ def _joined(a, b, KIND: tl.constexpr):
 @constexpr_function
 def _ends(kind: str) -> tuple[int, int]:
     """The fields of a KIND that are the least and the greatest of numbers; all others are sums."""
-    ends = {"pass": (5, 4), "moments": (0, 1), "survey": (3, 4), "first": (3, 4)}
+    ends = {
+        "pass": (5, 4),
+        "moments": (0, 1),
+        "survey": (3, 4),
+        "first": (4, 5),
+        "gathered": (4, 5),
+    }
     return ends.get(kind, (-1, -1))
 
 
@@ -232,15 +245,16 @@ def _terms(r, inside, at, KIND: tl.constexpr, COMPUTE: tl.constexpr):
     else:
         tl.static_assert(KIND == "first")
         b, inverse = at
-        finite, infinite, nans, low, high, _, _ = _survey_terms(r, b, COMPUTE)
         above, below, higher = _glance_terms(r, b, inverse, COMPUTE)
-        return finite, infinite, nans, low, high, above, below, higher
+        is_nothing = r == float("-inf")
+        low = tl.where(is_nothing, float("inf"), r)
+        return above, below, higher, is_nothing.to(COMPUTE), low, r
 
 
 @constexpr_function
 def _fields(kind: str) -> int:
     """How many numbers a KIND gives."""
-    return {"moments": 4, "pass": 6, "survey": 7, "first": 8}.get(kind, 3)
+    return {"moments": 4, "pass": 6, "survey": 7, "first": 6, "gathered": 7}.get(kind, 3)
 
 
 @constexpr_function
@@ -359,6 +373,28 @@ def _over_my_chunks(source, at, crossings, KIND: tl.constexpr, COMPUTE: tl.const
 
 
 @triton.jit
+def of_chunks(collected, team, LANES: tl.constexpr, ROWS: tl.constexpr, KIND: tl.constexpr):
+    """What chunks left of a KIND as one, shape [ROWS]."""
+    found = ()
+    for row in tl.static_range(ROWS):
+        every = ()
+        for field in tl.static_range(_fields(KIND)):
+            nothing = _nothing(KIND, field)
+            every = every + (field_of(collected, field * ROWS + row, nothing, team, LANES),)  # type: ignore[assignment]
+        one = _reduced(every, 0, KIND)
+        if row == 0:
+            for field in tl.static_range(_fields(KIND)):
+                found = found + (one[field] + tl.zeros((ROWS,), tl.float64),)
+        else:
+            both = ()
+            for field in tl.static_range(_fields(KIND)):
+                is_row = tl.arange(0, ROWS) == row
+                both = both + (tl.where(is_row, one[field], found[field]),)  # type: ignore[assignment]
+            found = both
+    return found
+
+
+@triton.jit
 def over_rows(source, at, crossings, KIND: tl.constexpr, COMPUTE: tl.constexpr):
     """One pass of a KIND over all scores of each row, and how often its team has met by now."""
     team = source.team
@@ -371,7 +407,7 @@ def over_rows(source, at, crossings, KIND: tl.constexpr, COMPUTE: tl.constexpr):
         _over_my_chunks(source, at, crossings, KIND, COMPUTE)
         ROWS: tl.constexpr = at[0].shape[0]
         collected = collect(team, crossings, _fields(KIND) * ROWS, source.CHUNK_LANES)
-        found = fields_of(collected, team, _fields(KIND), _ends(KIND)[0], _ends(KIND)[1], ROWS)
+        found = of_chunks(collected, team, source.CHUNK_LANES, ROWS, KIND)
         crossings += 1
     if source.band is not None:
         found = with_beyond(found, source.band, at, KIND)

@@ -119,7 +119,18 @@ def _narrowed(bracket, b, excess, is_live):
 
 
 @triton.jit
-def approach(source, row, bracket, guess, error, is_live, first, crossings, COMPUTE: tl.constexpr):
+def approach(
+    source,
+    row,
+    bracket,
+    guess,
+    error,
+    is_live,
+    first,
+    crossings,
+    STEPS: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
     """Cheap looks, from a guess to the root, or to where the iteration begins.
 
     A look takes one closed-form step, and one that is short enough is exact: two to five do for
@@ -161,7 +172,7 @@ def approach(source, row, bracket, guess, error, is_live, first, crossings, COMP
         step = tl.where(is_going, row.t * relative, step)
         slope = tl.where(is_going, 0.5 * tails / row.t, slope)
         b = tl.where(is_going & (~is_short), b + step, b)
-        is_inner = (bracket.left < b) & (b < bracket.right) & (looks < MOST_STEPS)
+        is_inner = (bracket.left < b) & (b < bracket.right) & (looks < STEPS)
         is_more = is_told & (~is_short) & is_inner
         is_more = is_more & (is_straight | (tl.abs(relative) < LONGEST_STEP))
         is_going = is_going & is_more

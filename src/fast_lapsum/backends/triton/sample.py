@@ -8,8 +8,8 @@ import triton
 import triton.language as tl
 
 from .numbers import any_row, as_finite, exponent_scale, pick, prior_bracket, smallest_normal
-from .passes import Source, measure
-from .root import Row, approach, bracket_of, iterate
+from .passes import Source, look_at, measure
+from .root import MOST_STEPS, Row, approach, bracket_of, iterate
 from .solve import guess_of, survey_rows
 from .views import load_scores, part_indices, row_start
 
@@ -17,7 +17,14 @@ from .views import load_scores, part_indices, row_start
 #: budget, give or take a few: that they are found at once counts more than where they are.
 DEVIATIONS = tl.constexpr(5.0)
 SLACK = tl.constexpr(2.0)
+#: What is found quickly will do between so many of them.
+NEAREST = tl.constexpr(3.0)
+FARTHEST = tl.constexpr(10.0)
+#: A guess is looked for with so many deviations to spare.
 GUESS_SLACK = tl.constexpr(0.25)
+#: The temperature that suits all, in standard deviations of the scores, and the looks it takes.
+SMOOTH = tl.constexpr(0.1)
+QUICK_STEPS = tl.constexpr(4)
 #: A score counts as common if one out of so many equals it.
 MANY = tl.constexpr(16)
 
@@ -30,13 +37,12 @@ class Place(NamedTuple):
 
 
 @triton.jit
-def _roots(source, origin, wanted, slack, t, is_hard, is_live, found, COMPUTE: tl.constexpr):
-    """Where ``wanted`` of a sample's finite scores are taken, give or take some slack of them.
+def _aim(origin, wanted, slack, t, is_hard, found, COMPUTE: tl.constexpr):
+    """What is looked for where ``wanted`` of a sample's finite scores are taken, and from where.
 
     ``found`` is what a survey found. Shapes are [1], or that of several budgets.
     """
     survey, mean, square = found
-    nobody = tl.zeros((), tl.int32)
     finite = survey.finite
     wanted = tl.minimum(tl.maximum(wanted, 0.25), finite - 0.25)
     wanted = tl.where(is_hard, tl.ceil(wanted) - 0.5, wanted)
@@ -51,9 +57,31 @@ def _roots(source, origin, wanted, slack, t, is_hard, is_live, found, COMPUTE: t
     bracket = bracket_of(left, right, count, target.to(COMPUTE))
     start = tl.zeros_like(left) + float("nan")
     guess = guess_of(survey, origin, mean, square, target, t_soft, start, is_each_hard, COMPUTE)
-    is_live = is_live & (finite > 1)
+    return row, bracket, guess
+
+
+@triton.jit
+def _near_roots(source, origin, wanted, slack, t, found, is_live, COMPUTE: tl.constexpr):
+    """Where about they are taken, whatever t is: a few looks at a temperature that suits all."""
+    _, mean, square = found
+    t_smooth = SMOOTH * tl.sqrt(tl.maximum(square - mean * mean, 0.0)).to(tl.float64)
+    t_smooth = tl.maximum(t_smooth, smallest_normal(COMPUTE))
+    t_smooth = tl.where(t_smooth > t, t_smooth, tl.maximum(t, smallest_normal(COMPUTE)))
+    row, bracket, guess = _aim(origin, wanted, slack, t_smooth, t != t, found, COMPUTE)
+    nobody = tl.zeros((), tl.int32)
+    trial, _, _ = approach(
+        *(source, row, bracket, guess.b, guess.error, is_live, None, nobody, QUICK_STEPS, COMPUTE)
+    )
+    return tl.where(tl.abs(trial.b) < float("inf"), trial.b, origin)
+
+
+@triton.jit
+def _roots(source, origin, wanted, slack, t, is_hard, found, is_live, COMPUTE: tl.constexpr):
+    """Where they are taken, give or take some slack of them."""
+    nobody = tl.zeros((), tl.int32)
+    row, bracket, guess = _aim(origin, wanted, slack, t, is_hard, found, COMPUTE)
     trial, bracket, _ = approach(
-        source, row, bracket, guess.b, guess.error, is_live, None, nobody, COMPUTE
+        *(source, row, bracket, guess.b, guess.error, is_live, None, nobody, MOST_STEPS, COMPUTE)
     )
     b = trial.b
     is_open = is_live & (~trial.is_exact)
@@ -61,7 +89,7 @@ def _roots(source, origin, wanted, slack, t, is_hard, is_live, found, COMPUTE: t
         root, _ = iterate(source, row, bracket, trial, is_open, nobody, COMPUTE)
         is_stepped = (~row.is_hard) & (tl.abs(root.step) < float("inf"))
         b = tl.where(is_open, root.b + tl.where(is_stepped, root.step, 0.0), b)
-    return tl.where(is_live & (tl.abs(b) < float("inf")), b, origin)
+    return tl.where(tl.abs(b) < float("inf"), b, origin)
 
 
 @triton.jit
@@ -83,8 +111,9 @@ def _guess(source, origin, k, t, is_hard, SAMPLE: tl.constexpr, COMPUTE: tl.cons
     found = survey_rows(source, origin, SAMPLE, COMPUTE)
     survey, mean, square = found
     share, deviation = _share_of(survey, square, mean, k, source.call.n, t, is_hard, SAMPLE)
-    slack = deviation * GUESS_SLACK
-    return _roots(source, origin, share, slack, t, is_hard, k == k, found, COMPUTE)
+    is_live = survey.finite > 1
+    b = _near_roots(source, origin, share, deviation * GUESS_SLACK, t, found, is_live, COMPUTE)
+    return tl.where(is_live, b, origin)
 
 
 @triton.jit
@@ -99,7 +128,21 @@ def _place(source, origin, k, t, is_hard, SAMPLE: tl.constexpr, COMPUTE: tl.cons
     is_low = tl.arange(0, 2) == 0
     has_end = tl.where(is_low, share + spread < finite - 0.5, share - spread > 0.5)
     wanted = share + tl.where(is_low, spread, -spread)
-    b = _roots(source, origin, wanted, deviation * SLACK, t, is_hard, has_end, found, COMPUTE)
+    is_live = has_end & (finite > 1)
+    slack = deviation * SLACK
+    b = _near_roots(source, origin, wanted, slack, t, found, is_live, COMPUTE)
+    # At the row's own temperature these may be too near to the budget, or too far away.
+    t_soft = tl.where(is_hard, smallest_normal(COMPUTE), t)
+    inverse = exponent_scale(t_soft, COMPUTE) + 0 * b
+    look, _ = look_at(source, b, inverse, tl.zeros((), tl.int32), COMPUTE)
+    mass = look.above + tl.where(is_hard, 0.0, 0.5 * (look.below - look.higher))
+    distance = tl.abs(mass - survey.infinite - share) / deviation
+    is_beyond = (mass - survey.infinite > share) == is_low
+    is_good = is_beyond & (distance >= NEAREST) & (distance <= FARTHEST)
+    is_open = is_live & (~is_good)
+    if any_row(is_open):
+        root = _roots(source, origin, wanted, slack, t, is_hard, found, is_open, COMPUTE)
+        b = tl.where(is_open, root, b)
     low = pick(b, 0)
     high = pick(b, 1)
     has_low = pick(has_end.to(COMPUTE), 0) * finite > 1

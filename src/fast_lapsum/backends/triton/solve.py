@@ -26,7 +26,7 @@ from .numbers import (
     smallest_normal,
 )
 from .passes import Survey, look_at, over_rows
-from .root import Bracket, Row, approach, bracket_of, finish, iterate
+from .root import MOST_STEPS, Bracket, Row, approach, bracket_of, finish, iterate
 
 
 class Guess(NamedTuple):
@@ -166,7 +166,8 @@ def solve(source, survey, k, t, is_hard, guess, look, crossings, COMPUTE: tl.con
         if source.band is None:
             bracket = bracket_of(left, right, valid.to(COMPUTE), target.to(COMPUTE))
             trial, bracket, crossings = approach(
-                source, row, bracket, guess.b, guess.error, is_live, look, crossings, COMPUTE
+                *(source, row, bracket, guess.b, guess.error),
+                *(is_live, look, crossings, MOST_STEPS, COMPUTE),
             )
         else:
             bracket, beside, crossings = _in_band(source, row, left, right, crossings, COMPUTE)
@@ -178,7 +179,8 @@ def solve(source, survey, k, t, is_hard, guess, look, crossings, COMPUTE: tl.con
             b = interpolate(bracket.left, bracket.right, lift_left, lift_right, COMPUTE)
             error = 0.25 * bracket.right - 0.25 * bracket.left
             trial, bracket, crossings = approach(
-                source, row, bracket, b, error, is_live, None, crossings, COMPUTE
+                *(source, row, bracket, b, error),
+                *(is_live, None, crossings, MOST_STEPS, COMPUTE),
             )
         hi = tl.where(is_live, trial.b, hi)
         lo = tl.where(is_live, trial.step, lo)

@@ -111,7 +111,7 @@ def _streaming(plan: LongPlan | SharedPlan) -> dict[str, Any]:
 def _team(
     plan: TeamPlan, row_count: int, room: int, largest: bool, hard: bool, compute: tl.dtype
 ) -> Steps:
-    lanes = lanes_of(plan.chunks)
+    lanes = lanes_of(plan.chunks, plan.warps)
     guess = {
         "LARGEST": largest,
         "SAMPLE": plan.sample,
@@ -141,7 +141,7 @@ def _team(
 def _shared(
     plan: SharedPlan, row_count: int, room: int, largest: bool, hard: bool, compute: tl.dtype
 ) -> Steps:
-    lanes = lanes_of(plan.chunks)
+    lanes = lanes_of(plan.chunks, plan.warps)
     size = team_size(plan.chunks, room // min(row_count, room))
     teams = min(row_count, room // size)
     pieces = row_count * plan.chunks

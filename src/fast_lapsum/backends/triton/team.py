@@ -17,16 +17,17 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-#: Room for the numbers that a chunk leaves, a power of two.
-FIELDS = tl.constexpr(8)
+from . import config
+
+FIELDS = tl.constexpr(config.FIELDS)
 #: Words of a row, in lines of one for each chunk: two for a number, at two meeting places, which
 #: are zero before the first meeting; then how long its lists are, how many ties lie before it, and
 #: a line of what launches tell each other.
-_MEETINGS = tl.constexpr(4 * 8)
-_PARTS = tl.constexpr(32)
-_EARLIER = tl.constexpr(33)
-_NOTES = tl.constexpr(34)
-LINES = tl.constexpr(35)
+_MEETINGS = tl.constexpr(4 * config.FIELDS)
+_PARTS = tl.constexpr(4 * config.FIELDS)
+_EARLIER = tl.constexpr(4 * config.FIELDS + 1)
+_NOTES = tl.constexpr(4 * config.FIELDS + 2)
+LINES = tl.constexpr(4 * config.FIELDS + 3)
 _HALF = tl.constexpr(0xFFFFFFFF)
 
 
@@ -109,56 +110,29 @@ def leave(found, team, chunk, crossings, LANES: tl.constexpr):
 
 @triton.jit
 def collect(team, crossings, COUNT: tl.constexpr, LANES: tl.constexpr):
-    """The first COUNT numbers of all chunks, [FIELDS, LANES], when every member has left them."""
+    """The first COUNT fields of all chunks, [FIELDS * LANES], when every member has left them."""
     meeting = (crossings + 1).to(tl.int64)
-    lane = tl.arange(0, LANES)[None, :]
-    field = tl.arange(0, FIELDS)[:, None]
-    place = team.words + (crossings % 2) * (2 * LANES * FIELDS) + field * (2 * LANES) + lane
-    is_left = (lane < team.chunks) & (field < COUNT)
-    head = tl.zeros((FIELDS, LANES), tl.int64)
+    index = tl.arange(0, LANES * FIELDS)
+    place = team.words + (crossings % 2) * (2 * LANES * FIELDS) + index + index // LANES * LANES
+    is_left = _are_left(team, COUNT, LANES)
+    head = tl.zeros((LANES * FIELDS,), tl.int64)
     tail = head
-    while _is_missing(head, tail, meeting):
+    while tl.max((((head ^ meeting) | (tail ^ meeting)) & _HALF != 0).to(tl.int32), 0) > 0:
         head = tl.load(place, mask=is_left, other=meeting, volatile=True)
         tail = tl.load(place + LANES, mask=is_left, other=meeting, volatile=True)
     bits = (head & (-1 - _HALF)) | ((tail >> 32) & _HALF)
-    return tl.where(is_left, bits.to(tl.float64, bitcast=True), 0.0)
+    return bits.to(tl.float64, bitcast=True)
 
 
 @triton.jit
-def _is_missing(head, tail, meeting):
-    """Whether any word is of an earlier meeting."""
-    other = ((head ^ meeting) | (tail ^ meeting)) & _HALF
-    return tl.max(tl.max((other != 0).to(tl.int32), 1), 0) > 0
+def _are_left(team, COUNT: tl.constexpr, LANES: tl.constexpr):
+    """Which of the numbers of a meeting there are."""
+    index = tl.arange(0, LANES * FIELDS)
+    return (index % LANES < team.chunks) & (index < LANES * COUNT)
 
 
 @triton.jit
-def _field(totals, i, ROWS: tl.constexpr):
-    """Numbers of shape [ROWS] out of those of all fields, [FIELDS]."""
-    table = tl.reshape(totals, (FIELDS // ROWS, ROWS))
-    return tl.sum(tl.where(tl.arange(0, FIELDS // ROWS)[:, None] == i, table, 0.0), 0)
-
-
-@triton.jit
-def fields_of(
-    collected,
-    team,
-    COUNT: tl.constexpr,
-    LEAST: tl.constexpr,
-    GREATEST: tl.constexpr,
-    ROWS: tl.constexpr,
-):
-    """The fields of all chunks as one number each, [ROWS]: sums, but for two that are the ends."""
-    is_chunk = tl.arange(0, collected.shape[1])[None, :] < team.chunks
-    sums = tl.sum(collected, 1)
-    if LEAST >= 0:
-        least = tl.min(tl.where(is_chunk, collected, float("inf")), 1)
-        greatest = tl.max(tl.where(is_chunk, collected, float("-inf")), 1)
-    found = ()
-    for i in tl.static_range(COUNT):
-        if i == LEAST:
-            found = found + (_field(least, i, ROWS),)  # type: ignore[assignment]
-        elif i == GREATEST:
-            found = found + (_field(greatest, i, ROWS),)  # type: ignore[assignment]
-        else:
-            found = found + (_field(sums, i, ROWS),)  # type: ignore[assignment]
-    return found
+def field_of(collected, i, nothing, team, LANES: tl.constexpr):
+    """One field of what was collected, and ``nothing`` elsewhere, to be added up with others."""
+    is_field = (tl.arange(0, LANES * FIELDS) // LANES == i) & _are_left(team, FIELDS, LANES)
+    return tl.where(is_field, collected, nothing)

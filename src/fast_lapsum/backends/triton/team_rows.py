@@ -59,9 +59,15 @@ def _solve_row(source, again, out, threshold, row, HARD: tl.constexpr, COMPUTE: 
     b = read_note(source.team.words, 0, source.CHUNK_LANES).to(COMPUTE)
     inverse = exponent_scale(tl.where(is_hard, smallest_normal(COMPUTE), t), COMPUTE)
     found, crossings = over_rows(source, (b, inverse), crossings, "first", COMPUTE)
-    finite, infinite, nans, lowest, highest, above, below, higher = found
-    survey = Survey(finite, infinite, nans, lowest.to(COMPUTE), highest.to(COMPUTE))
+    above, below, higher, nothings, lowest, highest = found
     look = Look(above, below, higher)
+    # The last chunk is filled up with scores of -inf, which take no part.
+    finite = (tl.zeros((1,), tl.float64) + source.team.chunks) * source.length - nothings
+    infinite, nans = 0 * finite, 0 * finite
+    if any_row((below != below) | (highest == float("inf"))):  # NaN is in the sum of those below
+        counted, crossings = over_rows(source, (0 * b,), crossings, "survey", COMPUTE)
+        finite, infinite, nans, lowest, highest, _, _ = counted
+    survey = Survey(finite, infinite, nans, lowest.to(COMPUTE), highest.to(COMPUTE))
     guess = Guess(b, 0 * b)
     pair, crossings = solve(source, survey, k, t, is_hard, guess, look, crossings, COMPUTE)
     if source.team.member == 0:

@@ -7,7 +7,7 @@ import triton.language as tl
 
 from .mask import any_mask, hard_mask, soft_mask, ties_in
 from .passes import parts_of, read_part, read_parts
-from .team import collect, earlier_place, leave, my_chunks
+from .team import FIELDS, collect, earlier_place, field_of, leave, my_chunks
 from .views import across, exist, part_indices, store_values
 
 
@@ -101,7 +101,8 @@ def leave_ties(source, boundary, crossings, COMPUTE: tl.constexpr):
         for part in range(parts_of(source, chunk)):
             ties += ties_in(read_part(source, first, part, COMPUTE), boundary.hi)
         leave((ties,), team, chunk, crossings, LANES)
-    counts = tl.sum(collect(team, crossings, 1, LANES), 0)
+    counts = field_of(collect(team, crossings, 1, LANES), 0, 0.0, team, LANES)
+    counts = tl.sum(tl.reshape(counts, (FIELDS, LANES)), 0)
     before = (tl.cumsum(counts, 0) - counts).to(tl.int64)
     lane = tl.arange(0, LANES)
     is_mine = (lane < team.chunks) & (lane % team.size == team.member)
