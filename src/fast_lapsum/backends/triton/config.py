@@ -6,6 +6,7 @@ on the plan. Only the number of teams at work at a time is the device's.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 #: The longest row that one program holds, in bytes of what is computed in.
@@ -23,10 +24,12 @@ PROGRAMS = 128
 LEAST_CHUNK = 1024
 #: From so many rows on each of them is one program's, where they are too long to hold.
 MANY_ROWS = 96
-#: Scores of a sample that gives a band, of one for a few rows, and of one that gives a guess.
+#: Scores of a sample that gives a band, of one that gives a guess, and those that lie together.
 SAMPLE = 2048
-SHARED_SAMPLE = 8192
 GUESS_SAMPLE = 2048
+RUN = 4
+#: A few rows of fewer scores than that have such samples.
+SHARED_SAMPLES = ((30_000_000, 8192), (math.inf, 16384))
 #: Numbers that are told of each chunk, a power of two.
 FIELDS = 8
 #: Scores of a part that a thread holds: what is added up side by side; more of them compile faster.
@@ -89,7 +92,8 @@ class TeamPlan(NamedTuple):
     width: int = 1
     sample: int = GUESS_SAMPLE
     sample_warps: int = 8
-    registers: int | None = 128
+    run: int = RUN
+    registers: int | None = None
 
     @property
     def lanes(self) -> int:
@@ -126,13 +130,15 @@ class SharedPlan(NamedTuple):
     chunks: int
     length: int  # of a chunk, a multiple of what is read and written at a time
     width: int = 1
-    sample: int = SHARED_SAMPLE
+    sample: int = 8192
     sample_warps: int = 16
+    run: int = RUN
     warps: int = 16
-    read: int = 8
+    read: int = 16
+    read_again: int = 4  # the same where a band was missed, which is rare
     listed: int = 4
     written: int = 4
-    registers: int | None = 64
+    piece: int = 32768  # scores that a program writes
 
     @property
     def lanes(self) -> int:
@@ -211,7 +217,9 @@ def long_plan(n: int, row_count: int, width: int) -> LongPlan:
 def shared_plan(n: int, row_count: int, width: int) -> SharedPlan:
     """How a few of them are read, whose chunks are all read at once."""
     plan = SharedPlan(1, n, width)
+    # The longer a row, the more scores lie in a band, which a larger sample makes narrower.
+    sample = next(size for longest, size in SHARED_SAMPLES if n < longest)
     step = plan.lanes * max(plan.read, plan.written * width)
-    length = -(-n // max(1, 2 * PROGRAMS // row_count))
+    length = -(-n // max(1, PROGRAMS // row_count))
     length = -(-length // step) * step
-    return plan._replace(chunks=-(-n // length), length=length)
+    return plan._replace(chunks=-(-n // length), length=length, sample=sample)

@@ -36,6 +36,7 @@ def solve_row(
     crossings,
     LISTED: tl.constexpr,
     SAMPLE: tl.constexpr,
+    RUN: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
     """The pair of one row, of which ``source`` reads the scores, from the ends of a band on."""
@@ -63,7 +64,7 @@ def solve_row(
         if any_row((number * 8 > call.n) & (bands == 1)):
             point = sample_point(
                 *(call, outer, inner, low, high, inverse),
-                *(source.LARGEST, SAMPLE, source.LANES, COMPUTE),
+                *(source.LARGEST, SAMPLE, RUN, source.LANES, COMPUTE),
             )
             is_again = point == point
         if any_row(~is_again):
@@ -148,7 +149,7 @@ def long_forward(
     alone = tl.zeros((), tl.int32)
     for turn in range(1 + HARD):
         is_hard = is_limit | (turn > 0)
-        place = sample_place(call, outer, inner, k, t, is_hard, LARGEST, SAMPLE, LANES, COMPUTE)
+        place = sample_place(call, outer, inner, k, t, is_hard, LARGEST, SAMPLE, 1, LANES, COMPUTE)
         pair, _ = solve_row(
             Source(
                 None,
@@ -168,7 +169,7 @@ def long_forward(
                 1,
                 1,
             ),
-            *(out, place.low, place.high, k, t, is_hard, alone, LISTED, SAMPLE, COMPUTE),
+            *(out, place.low, place.high, k, t, is_hard, alone, LISTED, SAMPLE, 1, COMPUTE),
         )
         if turn == 0:
             store_pair(threshold, row, pair.hi, pair.lo, row >= 0)

@@ -173,8 +173,9 @@ def approach(
         slope = tl.where(is_going, 0.5 * tails / row.t, slope)
         b = tl.where(is_going & (~is_short), b + step, b)
         is_inner = (bracket.left < b) & (b < bracket.right) & (looks < STEPS)
-        is_more = is_told & (~is_short) & is_inner
-        is_more = is_more & (is_straight | (tl.abs(relative) < LONGEST_STEP))
+        # Where few scores are near and many are to be crossed, counts lead: see the iteration.
+        is_led = (tl.abs(relative) < LONGEST_STEP) & (tl.abs(excess) <= 4 * tails)
+        is_more = is_told & (~is_short) & is_inner & (is_straight | is_led)
         is_going = is_going & is_more
     return Trial(b, step, slope, is_exact), bracket, crossings
 

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from .numbers import any_row, as_finite, exponent_scale, pick, prior_bracket, smallest_normal
-from .passes import Source, look_at, measure
+from .passes import Source, constexpr_function, look_at, measure
 from .root import MOST_STEPS, Row, approach, bracket_of, iterate
 from .solve import guess_of, survey_rows
 from .views import load_scores, part_indices, row_start
@@ -93,16 +93,18 @@ def _roots(source, origin, wanted, slack, t, is_hard, found, is_live, COMPUTE: t
 
 
 @triton.jit
-def _share_of(survey, square, mean, k, n, t, is_hard, SAMPLE: tl.constexpr):
+def _share_of(survey, square, mean, k, n, t, is_hard, SAMPLE: tl.constexpr, COMPUTE: tl.constexpr):
     """How many of a sample's finite scores a budget is for, and the standard deviation of that."""
-    finite = survey.finite
-    share = tl.minimum(tl.maximum(k * SAMPLE / n - survey.infinite, 0.0), finite)
+    finite = survey.finite.to(COMPUTE)
+    part = (tl.zeros((), COMPUTE) + SAMPLE) / n
+    share = tl.maximum(k.to(COMPUTE) * part - survey.infinite.to(COMPUTE), 0.0)
+    share = tl.minimum(share, finite)
     # That of a count, or of masses whose slope is 1 / 2t at most: the smaller one bounds it.
     deviation = tl.sqrt(share * (1 - share / tl.maximum(finite, 1.0)))
-    variance = tl.maximum(square - mean * mean, 0.0).to(tl.float64)
-    of_masses = 0.5 * tl.sqrt(finite * variance) / t
+    of_masses = 0.5 * tl.sqrt(finite * tl.maximum(square - mean * mean, 0.0)) / t.to(COMPUTE)
     is_less = (of_masses < deviation) & (~is_hard)
-    return share, tl.where(is_less, of_masses, deviation) + 0.5
+    deviation = tl.where(is_less, of_masses, deviation) + 0.5
+    return share.to(tl.float64), deviation.to(tl.float64)
 
 
 @triton.jit
@@ -110,7 +112,9 @@ def _guess(source, origin, k, t, is_hard, SAMPLE: tl.constexpr, COMPUTE: tl.cons
     """One row's threshold, as far as the sample that ``source`` is can tell."""
     found = survey_rows(source, origin, SAMPLE, COMPUTE)
     survey, mean, square = found
-    share, deviation = _share_of(survey, square, mean, k, source.call.n, t, is_hard, SAMPLE)
+    share, deviation = _share_of(
+        survey, square, mean, k, source.call.n, t, is_hard, SAMPLE, COMPUTE
+    )
     is_live = survey.finite > 1
     b = _near_roots(source, origin, share, deviation * GUESS_SLACK, t, found, is_live, COMPUTE)
     return tl.where(is_live, b, origin)
@@ -122,7 +126,9 @@ def _place(source, origin, k, t, is_hard, SAMPLE: tl.constexpr, COMPUTE: tl.cons
     found = survey_rows(source, origin, SAMPLE, COMPUTE)
     survey, mean, square = found
     finite = survey.finite
-    share, deviation = _share_of(survey, square, mean, k, source.call.n, t, is_hard, SAMPLE)
+    share, deviation = _share_of(
+        survey, square, mean, k, source.call.n, t, is_hard, SAMPLE, COMPUTE
+    )
     spread = deviation * DEVIATIONS
     # Two budgets at once, more than the row's share and less; an end may be left open.
     is_low = tl.arange(0, 2) == 0
@@ -168,6 +174,12 @@ def _common_score(source, low, high, inverse, SAMPLE: tl.constexpr, COMPUTE: tl.
     return tl.where(most * MANY >= SAMPLE, point, float("nan")) + tl.zeros((1,), COMPUTE)
 
 
+@constexpr_function
+def parts_of_sample(sample: int, lanes: int) -> int:
+    """A thread holds its scores in parts of eight."""
+    return max(sample // lanes // 8, 1)
+
+
 @triton.jit
 def _sampled(
     call,
@@ -175,19 +187,25 @@ def _sampled(
     inner,
     LARGEST: tl.constexpr,
     SAMPLE: tl.constexpr,
+    RUN: tl.constexpr,
     LANES: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
-    """One score out of every stretch of n / SAMPLE, and one of them for sums to be relative to.
+    """Runs of scores out of stretches of equal length, and one score for sums to be relative to.
 
-    Its place differs from stretch to stretch: a period of the scores must not be the sample's.
+    The place of a run differs from stretch to stretch: a period of the scores must not be the
+    sample's. Runs of several scores are what memory is read in: one program has few reads at once.
     """
-    n = tl.zeros((), tl.int64) + call.n
-    stretch = n // SAMPLE
-    number = part_indices(0, 0, SAMPLE // LANES, LANES, 1)
-    index = number * stretch + (number * 2654435761 >> 8) % stretch
-    r = load_scores(call, outer, inner, index, None, LARGEST, 1, COMPUTE)
-    r = tl.where(r == r, r, float("-inf"))
+    stretch = (tl.zeros((), tl.int64) + call.n) // (SAMPLE // RUN)
+    PARTS: tl.constexpr = parts_of_sample(SAMPLE, LANES)
+    r = ()
+    for part in tl.static_range(PARTS):
+        number = part_indices(0, part, SAMPLE // LANES // PARTS, LANES, 1)
+        run = number // RUN
+        within = tl.umulhi(run.to(tl.uint32) * 2654435761, stretch.to(tl.uint32))
+        index = (run * stretch + within.to(tl.int64)) // RUN * RUN + number % RUN
+        scores = load_scores(call, outer, inner, index, None, LARGEST, 1, COMPUTE)
+        r = r + (tl.where(scores == scores, scores, float("-inf")),)  # type: ignore[assignment]
     origin = tl.load(row_start(call.scores, outer, inner)).to(COMPUTE)
     origin = tl.where(tl.abs(origin) < float("inf"), origin, 0.0)
     return r, origin if LARGEST else -origin
@@ -203,14 +221,15 @@ def sample_guess(
     is_hard,
     LARGEST: tl.constexpr,
     SAMPLE: tl.constexpr,
+    RUN: tl.constexpr,
     LANES: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
     """A guess at one row's threshold."""
-    r, origin = _sampled(call, outer, inner, LARGEST, SAMPLE, LANES, COMPUTE)
+    r, origin = _sampled(call, outer, inner, LARGEST, SAMPLE, RUN, LANES, COMPUTE)
     return _guess(
         Source(
-            (r,),
+            r,
             0,
             call,
             outer,
@@ -221,8 +240,8 @@ def sample_guess(
             False,
             False,
             LARGEST,
-            1,
-            SAMPLE // LANES,
+            parts_of_sample(SAMPLE, LANES),
+            SAMPLE // LANES // parts_of_sample(SAMPLE, LANES),
             LANES,
             1,
             1,
@@ -241,14 +260,15 @@ def sample_place(
     is_hard,
     LARGEST: tl.constexpr,
     SAMPLE: tl.constexpr,
+    RUN: tl.constexpr,
     LANES: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
     """The :class:`Place` of one row's threshold."""
-    r, origin = _sampled(call, outer, inner, LARGEST, SAMPLE, LANES, COMPUTE)
+    r, origin = _sampled(call, outer, inner, LARGEST, SAMPLE, RUN, LANES, COMPUTE)
     return _place(
         Source(
-            (r,),
+            r,
             0,
             call,
             outer,
@@ -259,8 +279,8 @@ def sample_place(
             False,
             False,
             LARGEST,
-            1,
-            SAMPLE // LANES,
+            parts_of_sample(SAMPLE, LANES),
+            SAMPLE // LANES // parts_of_sample(SAMPLE, LANES),
             LANES,
             1,
             1,
@@ -279,14 +299,15 @@ def sample_point(
     inverse,
     LARGEST: tl.constexpr,
     SAMPLE: tl.constexpr,
+    RUN: tl.constexpr,
     LANES: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
     """A score that many others may equal, in a band that holds a large part of the row."""
-    r, _ = _sampled(call, outer, inner, LARGEST, SAMPLE, LANES, COMPUTE)
+    r, _ = _sampled(call, outer, inner, LARGEST, SAMPLE, RUN, LANES, COMPUTE)
     return _common_score(
         Source(
-            (r,),
+            r,
             0,
             call,
             outer,
@@ -297,8 +318,8 @@ def sample_point(
             False,
             False,
             LARGEST,
-            1,
-            SAMPLE // LANES,
+            parts_of_sample(SAMPLE, LANES),
+            SAMPLE // LANES // parts_of_sample(SAMPLE, LANES),
             LANES,
             1,
             1,

@@ -31,6 +31,7 @@ def place_rows(
     TURN: tl.constexpr,
     LARGEST: tl.constexpr,
     SAMPLE: tl.constexpr,
+    RUN: tl.constexpr,
     LANES: tl.constexpr,
     CHUNK_LANES: tl.constexpr,
     COMPUTE: tl.constexpr,
@@ -43,7 +44,7 @@ def place_rows(
     k = budget_of(call, outer, inner)
     t = temperature_of(call, outer, inner)
     is_hard = (t < smallest_normal(COMPUTE)) | (TURN > 0)
-    place = sample_place(call, outer, inner, k, t, is_hard, LARGEST, SAMPLE, LANES, COMPUTE)
+    place = sample_place(call, outer, inner, k, t, is_hard, LARGEST, SAMPLE, RUN, LANES, COMPUTE)
     write_note(words, 0, place.low, CHUNK_LANES)
     write_note(words, 1, place.high, CHUNK_LANES)
 
@@ -118,6 +119,7 @@ def solve_rows(
     LANES: tl.constexpr,
     CHUNK_LANES: tl.constexpr,
     SAMPLE: tl.constexpr,
+    RUN: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
     """Threshold pairs (boundaries and what chunks need of ties in the second TURN), by teams."""
@@ -151,7 +153,7 @@ def solve_rows(
                 1,
                 CHUNK_LANES,
             ),
-            *(out, low, high, k, t, is_hard, tl.zeros((), tl.int32), LISTED, SAMPLE, COMPUTE),
+            *(out, low, high, k, t, is_hard, tl.zeros((), tl.int32), LISTED, SAMPLE, RUN, COMPUTE),
         )
         if TURN > 0:
             leave_ties(

@@ -12,6 +12,7 @@ import triton.language as tl
 
 from .backward import SUMS, scores_backward, sums_backward, tile_backward
 from .config import (
+    SAMPLE,
     LongBackwardPlan,
     LongPlan,
     SharedPlan,
@@ -63,8 +64,8 @@ def forward_steps(
     if isinstance(plan, LongPlan):
         return _long(plan, row_count, largest, hard, compute)
     if isinstance(plan, TeamPlan):
-        return _team(plan, row_count, room, largest, hard, compute)
-    return _shared(plan, row_count, room, largest, hard, compute)
+        return _team(plan, n, row_count, room, largest, hard, compute)
+    return _shared(plan, n, row_count, room, largest, hard, compute)
 
 
 def _tiles(
@@ -101,20 +102,18 @@ def _long(plan: LongPlan, row_count: int, largest: bool, hard: bool, compute: tl
         "SAMPLE": plan.sample,
         "COMPUTE": compute,
     }
-    return Steps([Step(long_forward, row_count, (), constants, _streaming(plan))])
-
-
-def _streaming(plan: LongPlan | SharedPlan) -> dict[str, Any]:
-    return {"num_warps": plan.warps, "maxnreg": plan.registers, "enable_fp_fusion": False}
+    options = {"num_warps": plan.warps, "maxnreg": plan.registers, "enable_fp_fusion": False}
+    return Steps([Step(long_forward, row_count, (), constants, options)])
 
 
 def _team(
-    plan: TeamPlan, row_count: int, room: int, largest: bool, hard: bool, compute: tl.dtype
+    plan: TeamPlan, n: int, row_count: int, room: int, largest: bool, hard: bool, compute: tl.dtype
 ) -> Steps:
     lanes = lanes_of(plan.chunks, plan.warps)
     guess = {
         "LARGEST": largest,
         "SAMPLE": plan.sample,
+        "RUN": plan.run,
         "LANES": 32 * plan.sample_warps,
         "CHUNK_LANES": lanes,
         "COMPUTE": compute,
@@ -122,6 +121,7 @@ def _team(
     held = {
         "LARGEST": largest,
         "HARD": hard,
+        "PADDED": n != plan.chunks * plan.block,
         "PARTS": plan.parts,
         "REPEATS": plan.repeats,
         "LANES": plan.lanes,
@@ -139,36 +139,49 @@ def _team(
 
 
 def _shared(
-    plan: SharedPlan, row_count: int, room: int, largest: bool, hard: bool, compute: tl.dtype
+    plan: SharedPlan,
+    n: int,
+    row_count: int,
+    room: int,
+    largest: bool,
+    hard: bool,
+    compute: tl.dtype,
 ) -> Steps:
     lanes = lanes_of(plan.chunks, plan.warps)
     size = team_size(plan.chunks, room // min(row_count, room))
     teams = min(row_count, room // size)
-    pieces = row_count * plan.chunks
     shape = (plan.chunks, plan.length)
     each = {"CHUNK_LANES": lanes, "COMPUTE": compute}
-    reading = {"READ": plan.read, "LISTED": plan.listed, "LANES": plan.lanes}
-    streaming = _streaming(plan)
+    sample = {"SAMPLE": plan.sample, "RUN": plan.run}
+    few = {"SAMPLE": min(plan.sample, SAMPLE), "RUN": plan.run}  # to tell what score is common
+    lists = {"LISTED": plan.listed, "LANES": plan.lanes}
+    options = {"num_warps": plan.warps, "maxnreg": 128, "enable_fp_fusion": False}
     steps = []
     for turn in range(1 + hard):
         first = {"TURN": turn, "LARGEST": largest}
-        sample = {"SAMPLE": plan.sample, "LANES": 32 * plan.sample_warps}
+        placing = first | sample | {"LANES": 32 * plan.sample_warps} | each
+        gathering = first | {"READ": plan.read} | lists | each
+        solving = first | {"READ": plan.read_again} | lists | few | each
         steps += [
             Step(
-                place_rows, row_count, (), first | sample | each, {"num_warps": plan.sample_warps}
+                place_rows, row_count, (), placing, {"num_warps": plan.sample_warps, "maxnreg": 128}
             ),
-            Step(gather_rows, pieces, shape, first | reading | each, streaming),
+            Step(gather_rows, row_count * plan.chunks, shape, gathering, options),
             Step(
                 solve_rows,
                 teams * size,
                 (*shape, size),
-                first | reading | {"SAMPLE": plan.sample} | each,
-                streaming | {"maxnreg": 128, "launch_cooperative_grid": True},
+                solving,
+                options | {"launch_cooperative_grid": True},
             ),
         ]
+    # Chunks know of ties before them, and are written as they are. Other masks can be cut finer.
+    if not hard:
+        shape = (-(-n // plan.piece), plan.piece)
     writing = {"HARD": hard, "LARGEST": largest, "WRITTEN": plan.written, "LANES": plan.lanes}
     writing |= {"WIDTH": plan.width} | each
-    steps.append(Step(write_rows, pieces, shape, writing, streaming))
+    options = options | {"maxnreg": 64}
+    steps.append(Step(write_rows, row_count * shape[0], shape, writing, options))
     return Steps(steps, row_count * lanes * LINES.value)
 
 

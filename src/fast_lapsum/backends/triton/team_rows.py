@@ -29,6 +29,7 @@ def guess_rows(
     words,
     LARGEST: tl.constexpr,
     SAMPLE: tl.constexpr,
+    RUN: tl.constexpr,
     LANES: tl.constexpr,
     CHUNK_LANES: tl.constexpr,
     COMPUTE: tl.constexpr,
@@ -41,7 +42,7 @@ def guess_rows(
     k = budget_of(call, outer, inner)
     t = temperature_of(call, outer, inner)
     is_hard = t < smallest_normal(COMPUTE)
-    b = sample_guess(call, outer, inner, k, t, is_hard, LARGEST, SAMPLE, LANES, COMPUTE)
+    b = sample_guess(call, outer, inner, k, t, is_hard, LARGEST, SAMPLE, RUN, LANES, COMPUTE)
     start = warm_start_of(warm_start, outer, inner, LARGEST, COMPUTE)
     write_note(words, 0, tl.where((start == start) & (~is_hard), start, b), CHUNK_LANES)
 
@@ -95,6 +96,7 @@ def team_forward(
     size,
     LARGEST: tl.constexpr,
     HARD: tl.constexpr,
+    PADDED: tl.constexpr,
     PARTS: tl.constexpr,
     REPEATS: tl.constexpr,
     LANES: tl.constexpr,
@@ -122,7 +124,7 @@ def team_forward(
                 length,
                 None,
                 True,
-                True,
+                PADDED,
                 LARGEST,
                 PARTS,
                 REPEATS,
@@ -144,7 +146,7 @@ def team_forward(
                 length,
                 None,
                 True,
-                True,
+                PADDED,
                 LARGEST,
                 PARTS,
                 REPEATS,
@@ -162,7 +164,7 @@ def team_forward(
                 length,
                 None,
                 True,
-                True,
+                PADDED,
                 LARGEST,
                 PARTS,
                 REPEATS,
