@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .backends.triton import loader
 from .cpu import kernel
 from .solvers import backend as plain
 from .solvers.backend import compute_dtype
-from .triton import loader
 
 gpu: Any = loader.backend()
 

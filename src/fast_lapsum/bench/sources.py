@@ -51,7 +51,7 @@ OPERATOR = Needs(
         "solvers/*.py",
     ),
     cpu=("cpu/*.py", "cpu/*.?pp"),
-    cuda=("triton/*.py", "backends/triton/*.py"),
+    cuda=("backends/triton/*.py",),
 )
 
 #: Which cases are tried, under which limits of time and memory.

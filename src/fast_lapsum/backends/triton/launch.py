@@ -115,8 +115,8 @@ def forward(
             )
             (result,) = again.results
             result = result._replace(start=out.data_ptr())
-            lead = (call, again.row_count, None, result, threshold.data_ptr())
-            relaunch.run(again, device, lead, *_words(again.words, scores, torch.int64))
+            given = (call, again.row_count, None, result, threshold.data_ptr())
+            relaunch.run(again, device, given, *_words(again.words, scores, torch.int64))
             return out, threshold
     if hard and budget is not None:  # only a whole budget has a hard mask
         budget = torch.where(budget == budget.floor(), budget, math.nan)
@@ -207,11 +207,11 @@ def backward(
             call = again.call._replace(
                 scores=again.call.scores._replace(start=addresses[0]), numbers=numbers
             )
-            v_grad, v_out = again.results
-            v_grad = v_grad._replace(start=addresses[1])
-            v_out = v_out._replace(start=out.data_ptr())
-            lead = (call, again.row_count, v_grad, addresses[2], v_out, None, None)
-            relaunch.run(again, device, lead, *_words(again.words, scores, torch.float64))
+            of_grad, result = again.results
+            of_grad = of_grad._replace(start=addresses[1])
+            result = result._replace(start=out.data_ptr())
+            given = (call, again.row_count, of_grad, addresses[2], result, None, None)
+            relaunch.run(again, device, given, *_words(again.words, scores, torch.float64))
             return out, None, None
     d_rows = [scores.new_empty(scores.shape[:-1], dtype=torch.float64) for _ in range(2 * per_row)]
     compute = tl.float64 if threshold.dtype == torch.float64 else tl.float32

@@ -384,7 +384,7 @@ def of_chunks(collected, team, LANES: tl.constexpr, ROWS: tl.constexpr, KIND: tl
         one = _reduced(every, 0, KIND)
         if row == 0:
             for field in tl.static_range(_fields(KIND)):
-                found = found + (one[field] + tl.zeros((ROWS,), tl.float64),)
+                found = found + (one[field] + tl.zeros((ROWS,), tl.float64),)  # type: ignore
         else:
             both = ()
             for field in tl.static_range(_fields(KIND)):

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from fast_lapsum import soft_topk
+from fast_lapsum.backends.triton import loader
 from fast_lapsum.cpu import kernel
 from fast_lapsum.solvers import noised_bracket
 from fast_lapsum.solvers.closed_form import laplace_cdf
-from fast_lapsum.triton import loader
 
 from ..experiment import Unavailable
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fast_lapsum import soft_topk
-from fast_lapsum.triton import loader
+from fast_lapsum.backends.triton import loader
 
 from ..experiment import Settings, Unavailable
 from ..peers.bisection import bisection

@@ -1,1 +1,0 @@
-"""The GPU backend: Triton kernels, and the table that chooses among them."""
