@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -12,37 +12,54 @@ from torch import Tensor
 from triton.runtime.interpreter import InterpretedFunction
 
 from cases import assert_budget, assert_near, expected, generator, normal
-from fast_lapsum.triton import launch, long_rows
-from tree_reduction import install
+from fast_lapsum.backends.triton import launch, steps
+from fast_lapsum.backends.triton.config import (
+    LongBackwardPlan,
+    LongPlan,
+    SharedPlan,
+    TeamPlan,
+    TilePlan,
+)
+from interpreter_speed import install
 
 install()
 inf, nan = math.inf, math.nan
 
-#: Long rows of a few hundred scores: tiles are many, and the last one is not full. A program has
-#: one group of tiles only; `ONE_PROGRAM` and a row of some thousand scores give it several.
-STREAM = launch.Streaming(
-    tile=64,
-    mask_tile=128,
-    sums_tile=64,
-    write_tile=64,
-    singles=64,
-    sample_chunks=4,
-    sample_programs=2,
-    capacity=64,
-    settle_tile=64,
-    rounds=2,
-)
-ONE_PROGRAM = STREAM._replace(programs_per_core=0, later_programs_per_core=0, capacity=1024)
-#: Launch parameters, and how long a row they go with.
-TIERS: dict[str, tuple[launch.Streaming | None, int]] = {
-    "rows": (None, 37),
-    "stream": (STREAM, 130),
+
+class Plans(NamedTuple):
+    """How rows are solved, and how their gradients are taken; None is as a call would have it."""
+
+    forward: TilePlan | TeamPlan | LongPlan | SharedPlan | None = None
+    backward: TilePlan | LongBackwardPlan | None = None
+
+
+#: One warp, few scores at a time: rows of a few hundred scores are long ones then.
+ONE_PROGRAM = LongPlan(warps=1, sample=32, read=2, listed=2, written=2)
+GRADIENTS = LongBackwardPlan(block=64, warps=1, sum_programs=4, write_programs=2)
+
+
+def held(n: int) -> TeamPlan:
+    """The programs of a team wait for each other; interpreted it can have one only."""
+    block = max(32, 1 << (n - 1).bit_length())
+    return TeamPlan(block, 1, 1, sample=32, sample_warps=1, run=2)
+
+
+def in_chunks(n: int, length: int = 64, **changes: Any) -> SharedPlan:
+    """Chunks of a few scores each; their length is a multiple of 64."""
+    plan = SharedPlan(-(-n // length), length, sample=32, sample_warps=1, run=2, warps=1)
+    plan = plan._replace(read=2, read_again=2, listed=2, written=2, piece=64)
+    return plan._replace(**changes)
+
+
+#: Plans, and how long a row they go with.
+TIERS: dict[str, tuple[Plans, int]] = {
+    "rows": (Plans(), 37),
+    "held by a team": (Plans(held(101), GRADIENTS), 101),
+    "one program": (Plans(ONE_PROGRAM), 130),
+    "in chunks": (Plans(in_chunks(150), GRADIENTS), 150),
 }
 KERNELS = {
-    name: value
-    for module in (launch, long_rows)
-    for name, value in vars(module).items()
-    if isinstance(value, InterpretedFunction)
+    name: value for name, value in vars(steps).items() if isinstance(value, InterpretedFunction)
 }
 GUARD = 64
 
@@ -74,8 +91,8 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture(params=TIERS)
-def tier(request: pytest.FixtureRequest) -> tuple[launch.Streaming | None, int]:
-    """Rows on chip, and rows that are streamed."""
+def tier(request: pytest.FixtureRequest) -> tuple[Plans, int]:
+    """Every way in which rows are solved."""
     return TIERS[request.param]
 
 
@@ -89,7 +106,7 @@ def forward(
     largest: bool = True,
     hard: bool = False,
     out_dtype: torch.dtype | None = None,
-    settings: launch.Streaming | None = None,
+    plans: Plans | None = None,
 ) -> tuple[Tensor, Tensor]:
     outer = scores.shape[:-1]
     return launch.forward(
@@ -103,7 +120,7 @@ def forward(
         largest,
         hard,
         out_dtype or scores.dtype,
-        settings=settings,
+        plan=(plans or Plans()).forward,
     )
 
 
@@ -116,7 +133,7 @@ def backward(
     mask: Tensor | None = None,
     largest: bool = True,
     per_row: bool = True,
-    settings: launch.Streaming | None = None,
+    plans: Plans | None = None,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     return launch.backward(
         grad,
@@ -127,7 +144,7 @@ def backward(
         threshold,
         largest,
         per_row,
-        settings=settings,
+        plan=(plans or Plans()).backward,
     )
 
 
@@ -140,15 +157,15 @@ def check(
     mask: Tensor | None = None,
     warm_start: Tensor | None = None,
     largest: bool = True,
-    settings: launch.Streaming | None = None,
+    plans: Plans | None = None,
 ) -> None:
     """Mask and gradients of rows along the last dimension against the reference."""
     grad = normal(*scores.shape, seed=5, dtype=scores.dtype) if grad is None else grad
     before = scores.clone()
     p, threshold = forward(
-        scores, k, t, mask=mask, warm_start=warm_start, largest=largest, settings=settings
+        scores, k, t, mask=mask, warm_start=warm_start, largest=largest, plans=plans
     )
-    common: dict[str, Any] = {"mask": mask, "largest": largest, "settings": settings}
+    common: dict[str, Any] = {"mask": mask, "largest": largest, "plans": plans}
     d_scores, d_k, d_t = backward(grad, scores, t, threshold, **common)
     d_scores_alone, no_k, no_t = backward(grad, scores, t, threshold, per_row=False, **common)
     assert no_k is no_t is None

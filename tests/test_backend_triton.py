@@ -46,7 +46,7 @@ SCOPES: dict[str, tuple[int, Plan, TilePlan | LongBackwardPlan | None]] = {
     "block": (300, None, None),
     "held by a team": (128, TeamPlan(128, 1, 1, 4, 32, 1, 2), LongBackwardPlan(32, 1, 4, 10, 15)),
     "long": (150, LongPlan(1, 1, 32, 2, 2, 2), None),
-    "long, in chunks": (136, SharedPlan(3, 64, 1, 32, 1, 2, 1, 2, 2, 2, 2, 64), None),
+    "long, in chunks": (136, SharedPlan(3, 64, 1, 32, 1, 2, 1, 2, 1, 2, 2, 2, 64), None),
 }
 
 
@@ -239,6 +239,6 @@ def test_a_slice_of_the_hunt(kind: str) -> None:
     number = list(KINDS).index(kind)
     dtype = ("float32", "float64", "float32", "bfloat16", "float16")[number % 5]
     # Both scopes of a kind would take too long; the other half is for the GPU.
-    n, plan = ((7, None), (500, SharedPlan(2, 256, 1, 64, 1, 4, 1, 8, 4, 4, 4, 128)))[number % 2]
+    n, plan = ((7, None), (500, SharedPlan(2, 256, 1, 64, 1, 4, 1, 2, 4, 4, 4, 4, 128)))[number % 2]
     spec = Spec(3, number + n, kind, CALLS[(number + n) % len(CALLS)], dtype, n, 2)
     assert_right(make(spec, torch.device("cpu")), plan, str(spec))

@@ -1,337 +1,330 @@
-"""Kernels that were launched before are launched again with the same arguments, by position."""
+"""Calls that were made before are made again without Triton's binder, and are the same launches."""
 
 from __future__ import annotations
 
-from typing import Any
+import os
+import subprocess
+import sys
+import weakref
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import pytest
 import torch
+from torch import Tensor
 
 pytest.importorskip("triton", reason="the GPU backend needs Triton")
+if os.environ.get("TRITON_INTERPRET") == "1":
+    pytest.skip("nothing that is interpreted is launched again", allow_module_level=True)
 
-from fast_lapsum.backends.triton import relaunch
+import triton.language as tl
+from triton import knobs
+from triton.runtime import JITFunction
 
+from fast_lapsum.backends.triton import launch, relaunch, steps
+from fast_lapsum.backends.triton.config import LongBackwardPlan, tile_plan
+from launch_diary import COOPERATIVE, CORES, SHAPES, Diary, Watched, diary, forward, told
 
-class Kernel:
-    """What Triton returns from a launch, as far as it is used here."""
-
-    function = "function"
-    packed_metadata = "metadata"
-
-    def __init__(self) -> None:
-        self.runs: list[tuple[Any, ...]] = []
-
-    def run(self, *arguments: Any) -> None:
-        self.runs.append(arguments)
+__all__ = ["diary"]  # a fixture
 
 
-class Function:
-    """A kernel before it is compiled."""
+class Made(NamedTuple):
+    """What a forward and a backward call launched, and which launches were made again."""
 
-    arg_names = ("scores", "mask", "n", "BLOCK")
-
-    def __init__(self) -> None:
-        self.launches: list[tuple[Any, ...]] = []
-        self.kernel = Kernel()
-
-    def __getitem__(self, grid: tuple[int, ...]) -> Any:
-        def launch(*arguments: Any, **constants: Any) -> Kernel:
-            self.launches.append((grid, arguments, constants))
-            return self.kernel
-
-        return launch
+    forward: list[Any]
+    backward: list[Any]
+    again: list[bool]
 
 
-@pytest.fixture
-def function(monkeypatch: pytest.MonkeyPatch) -> Function:
-    function = Function()
-    function.arg_names = list(function.arg_names)  # type: ignore[assignment]
-    monkeypatch.setattr(relaunch, "_compiled", {})
-    monkeypatch.setattr(relaunch, "_is_known", True)
-    monkeypatch.setattr(relaunch, "_device", lambda: 0)
-    monkeypatch.setattr(relaunch, "_stream", lambda device: 7)
-    monkeypatch.setattr(relaunch, "_has_hooks", lambda: False)
-    return function
+def _both(
+    diary: Diary, shape: tuple[int, ...], dtype: torch.dtype, hard: bool, k: float, t: float
+) -> Made:
+    diary.clear()
+    scores, grad = (torch.zeros(shape, dtype=dtype) for _ in range(2))
+    out, pairs = forward(scores, k, t, hard=hard)
+    there = told(diary, {"scores": scores, "out": out, "pairs": pairs})
+    again = [entry.again for entry in diary]
+    diary.clear()
+    d_scores, d_k, d_t = launch.backward(grad, scores, None, t, None, pairs, True, False)
+    assert d_k is d_t is None
+    named = {"scores": scores, "grad": grad, "pairs": pairs, "out": d_scores}
+    return Made(there, told(diary, named), again + [entry.again for entry in diary])
 
 
-def _launch(function: Function, key: object, device: int = 0, n: int = 5) -> torch.Tensor:
-    scores = torch.zeros(8)
-    relaunch.launch(key, function, 3, device, (scores, None, n), {"BLOCK": 16}, num_warps=2)
-    return scores
-
-
-def test_second_launch_passes_addresses_and_constants_by_position(function: Function) -> None:
-    _launch(function, "key")
-    assert [grid for grid, _, _ in function.launches] == [(3,)]
-    assert function.launches[0][2] == {"BLOCK": 16, "num_warps": 2}
-    scores = _launch(function, "key", n=6)
-    assert len(function.launches) == 1
-    (run,) = function.kernel.runs
-    assert run[:6] == (3, 1, 1, 7, "function", "metadata")
-    assert run[6:9] == (None, None, None)
-    assert run[9:] == (scores.data_ptr(), None, 6, 16)
-
-
-@pytest.mark.parametrize("change", ["key", "device", "hooks", "no key", "version"])
-def test_what_is_not_the_same_goes_the_long_way(
-    function: Function, monkeypatch: pytest.MonkeyPatch, change: str
-) -> None:
-    if change == "version":
-        monkeypatch.setattr(relaunch, "_is_known", False)
-    _launch(function, None if change == "no key" else "key")
-    if change == "hooks":
-        monkeypatch.setattr(relaunch, "_has_hooks", lambda: True)
-    key = {"key": "other", "no key": None}.get(change, "key")
-    _launch(function, key, device=1 if change == "device" else 0)
-    assert len(function.launches) == 2
-    assert not function.kernel.runs
-
-
-def test_constants_out_of_order_are_refused(function: Function) -> None:
-    function.arg_names[-1] = "OTHER"  # type: ignore[index]
-    with pytest.raises(AssertionError):
-        _launch(function, "key")
-
-
-def test_layout_tells_dtype_and_alignment_apart() -> None:
-    aligned = torch.zeros(16)
-    assert relaunch.layout([aligned, None]) == ((torch.float32, True), None)
-    assert relaunch.layout([aligned[1:]]) == ((torch.float32, False),)
-    assert relaunch.layout([aligned.double()]) != relaunch.layout([aligned])
-
-
-def test_kept_kernels_do_not_grow_without_end(
-    function: Function, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(relaunch, "_MOST", 3)
-    for key in range(10):
-        _launch(function, key)
-    assert len(relaunch._compiled) <= 3
-
-
-# Recipes: a call of several launches, kept whole
-
-
-class Watched:
-    """A kernel that launches nothing; its launches and relaunches are written down."""
-
-    def __init__(
-        self, name: str, real: Any, diary: list[tuple[str, bool, tuple[Any, ...]]]
-    ) -> None:
-        self.name, self.arg_names, self.diary = name, list(real.arg_names), diary
-        self.function, self.packed_metadata = f"{name} compiled", "metadata"
-
-    def __getitem__(self, grid: tuple[int, ...]) -> Any:
-        def launch(*arguments: Any, **named: Any) -> Watched:
-            constants = tuple(named[x] for x in self.arg_names[len(arguments) :])
-            values = (*arguments, *constants)
-            addresses = (x.data_ptr() if isinstance(x, torch.Tensor) else x for x in values)
-            self.diary.append((self.name, False, (grid[0], *addresses)))
-            return self
-
-        return launch
-
-    def run(self, *values: Any) -> None:
-        programs, one, other, stream, function, metadata, *hooks = values[:9]
-        assert (one, other, stream, function) == (1, 1, 7, self.function)
-        assert (metadata, hooks) == ("metadata", [None] * 3)
-        assert len(values[9:]) == len(self.arg_names)
-        self.diary.append((self.name, True, (programs, *values[9:])))
-
-
-@pytest.fixture
-def diary(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool, tuple[Any, ...]]]:
-    from triton.runtime import JITFunction
-
-    from fast_lapsum.triton import launch, long_rows
-
-    written: list[tuple[str, bool, tuple[Any, ...]]] = []
-    for module in (launch, long_rows):
-        for name, value in list(vars(module).items()):
-            if isinstance(value, JITFunction):
-                monkeypatch.setattr(module, name, Watched(name, value, written))
-        monkeypatch.setattr(module, "cores_of", lambda device: 132)
-    monkeypatch.setattr(long_rows, "overlaps", lambda device: True)
-    for name, value in {"_recipes": {}, "_compiled": {}, "_is_known": True}.items():
-        monkeypatch.setattr(relaunch, name, value)
-    monkeypatch.setattr(relaunch, "_device", lambda: None)  # the "device" of a CPU tensor
-    monkeypatch.setattr(relaunch, "_stream", lambda device: 7)
-    monkeypatch.setattr(relaunch, "_has_hooks", lambda: False)
-    return written
-
-
-def _told(entries: list[Any], named: dict[str, torch.Tensor]) -> list[Any]:
-    """Launches with addresses as (tensor, offset); scratch memory by its offset from the lowest."""
-    addresses = [
-        v for _, _, values in entries for v in values if isinstance(v, int) and v > 1 << 32
-    ]
-    spans = {name: (x.data_ptr(), x.numel() * x.itemsize) for name, x in named.items()}
-
-    def owner(address: int) -> tuple[str, int]:
-        for name, (first, size) in spans.items():
-            if first <= address < first + size:
-                return name, address - first
-        return "scratch", address
-
-    base = min((a for a in addresses if owner(a)[0] == "scratch"), default=0)
-
-    def tell(value: Any) -> Any:
-        if not (isinstance(value, int) and value > 1 << 32):
-            return value
-        name, offset = owner(value)
-        return name, offset - (base if name == "scratch" else 0)
-
-    return [(name, tuple(map(tell, values))) for name, _, values in entries]
-
-
-@pytest.mark.parametrize("shape", [(40_000,), (3, 70_001), (2, 300_000)])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_recipe_makes_the_launches_of_a_first_call(
-    diary: list[tuple[str, bool, tuple[Any, ...]]], shape: tuple[int, ...], dtype: torch.dtype
+@pytest.mark.parametrize("hard", [False, True], ids=["soft", "hard"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_kept_call_makes_the_launches_of_a_first_call(
+    diary: Diary, shape: str, dtype: torch.dtype, hard: bool
 ) -> None:
     """For other tensors, another k and another t: nothing of the first call may stay behind."""
-    from fast_lapsum.triton import launch
-
-    def call(k: float, t: float, seed: int) -> tuple[list[Any], list[Any], list[bool]]:
-        diary.clear()
-        torch.manual_seed(seed)
-        scores, grad = torch.randn(shape).to(dtype), torch.randn(shape).to(dtype)
-        out, pairs = launch.forward(scores, None, k, None, t, None, None, True, False, dtype)
-        forward = _told(diary, {"scores": scores, "out": out, "pairs": pairs})
-        relaunched = [again for _, again, _ in diary]
-        diary.clear()
-        d_scores, _, _ = launch.backward(grad, scores, None, t, None, pairs, True, False)
-        named = {"scores": scores, "grad": grad, "pairs": pairs, "out": d_scores}
-        return forward, _told(diary, named), relaunched + [again for _, again, _ in diary]
-
-    kept = [torch.empty(1000) for _ in range(3)]  # so that addresses differ between calls
-    call(10.3, 0.7, 0)  # no float32: the low words of both numbers count
-    again = call(77.1, 0.3, 1)
-    assert all(again[2])
-    relaunch._recipes.clear()
-    fresh = call(77.1, 0.3, 2)
-    assert not any(fresh[2])
+    size, kernels = SHAPES[shape]
+    other = [torch.empty(1000) for _ in range(3)]  # so that addresses differ between calls
+    # No float32, so that the low words count; two of them hold what a float64 call is given.
+    first = _both(diary, size, dtype, hard, 10 + 2**-30, 0.7)
+    assert not any(first.again)
+    again = _both(diary, size, dtype, hard, 77 + 2**-28, 0.3)
+    assert all(again.again)
+    assert len(again.again) == len(first.again)
+    relaunch._calls.clear()
+    fresh = _both(diary, size, dtype, hard, 77 + 2**-28, 0.3)
+    assert not any(fresh.again)
     assert again[:2] == fresh[:2]
-    assert {name for name, _ in fresh[0]} >= {"sample_forward", "round_forward", "mask_forward"}
-    del kept
+    assert again[:2] != first[:2]
+    if dtype != torch.float64:
+        assert {name for name, *_ in fresh.forward} == kernels
+    backward = ["tile_backward"] if size[-1] < 10_000 else ["sums_backward", "scores_backward"]
+    assert [name for name, *_ in fresh.backward] == backward
+    del other
 
 
-def test_the_same_memory_twice_makes_no_recipe(
-    diary: list[tuple[str, bool, tuple[Any, ...]]],
+def test_every_kernel_is_launched_here() -> None:
+    found = {name for name, value in vars(steps).items() if isinstance(value, JITFunction)}
+    backward = {"tile_backward", "sums_backward", "scores_backward"}
+    assert found == set.union(backward, *(kernels for _, kernels in SHAPES.values()))
+
+
+def test_programs_that_wait_for_each_other_are_launched_together(diary: Diary) -> None:
+    """They are the only ones, and no more than there is room for."""
+    for size, _ in SHAPES.values():
+        for hard in (False, True):
+            forward(torch.zeros(size), hard=hard)
+    for entry in diary:
+        is_cooperative = bool(entry.options.get("launch_cooperative_grid"))
+        assert is_cooperative == (entry.kernel in COOPERATIVE)
+        assert not is_cooperative or entry.programs <= CORES
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_what_is_kept_holds_no_tensor(diary: Diary, shape: str) -> None:
+    size, _ = SHAPES[shape]
+    scores, grad = torch.zeros(size), torch.zeros(size)
+    out, pairs = forward(scores)
+    d_scores, _, _ = launch.backward(grad, scores, None, 1.0, None, pairs, True, False)
+    assert len(relaunch._calls) == 2
+
+    def tensors(value: Any) -> bool:
+        if isinstance(value, tuple):
+            return any(map(tensors, value))
+        return isinstance(value, Tensor)
+
+    assert not any(map(tensors, relaunch._calls.values()))
+    alive = [weakref.ref(x) for x in (scores, grad, out, pairs, d_scores)]
+    del scores, grad, out, pairs, d_scores
+    assert [x() for x in alive] == [None] * 5
+
+
+def test_rows_of_a_call_may_lie_in_any_dimensions(diary: Diary) -> None:
+    """As many rows of the same length are the same launches."""
+    forward(torch.zeros(6, 40))
+    forward(torch.zeros(2, 3, 40))
+    assert [entry.again for entry in diary] == [False, True]
+    forward(torch.zeros(3, 80))
+    assert not diary[-1].again
+
+
+def test_numbers_that_become_a_tensor_make_no_kept_call(diary: Diary) -> None:
+    """Two float32 do not hold all digits of a float64 budget."""
+    scores = torch.zeros(6, 40, dtype=torch.float64)
+    for k in (10.3, 10.3, 10.5, 10.25, 10.3):
+        forward(scores, k)
+    assert [entry.again for entry in diary] == [False, False, False, True, False]
+
+
+CHANGES = [
+    "device",
+    "hooks",
+    "version",
+    "plan",
+    "mask",
+    "budget",
+    "temperature",
+    "warm start",
+    "strides",
+    "alignment",
+    "dtype",
+    "largest",
+    "out dtype",
+    "hard",
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("n", [400, 40_000])
+def test_what_a_kept_call_is_not_for(
+    diary: Diary, monkeypatch: pytest.MonkeyPatch, n: int, change: str
 ) -> None:
-    from fast_lapsum.triton import launch
-
-    scores = torch.randn(40_000)
-    _, pairs = launch.forward(scores, None, 10, None, 1.0, None, None, True, False, torch.float32)
-    before = len(relaunch._recipes)
-    launch.backward(scores, scores, None, 1.0, None, pairs, True, False)
-    assert len(relaunch._recipes) == before
-    launch.backward(scores.clone(), scores, None, 1.0, None, pairs, True, False)
-    assert len(relaunch._recipes) == before + 1
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        "device",
-        "hooks",
-        "version",
-        "settings",
-        "mask",
-        "strides",
-        "alignment",
-        "dtype",
-        "largest",
-        "out dtype",
-    ],
-)
-def test_what_a_recipe_is_not_for(
-    diary: list[tuple[str, bool, tuple[Any, ...]]], monkeypatch: pytest.MonkeyPatch, change: str
-) -> None:
-    from fast_lapsum.triton import launch
-
-    largest, out_dtype = True, torch.float32
-
-    def call(scores: torch.Tensor, mask: Any = None, settings: Any = None) -> list[bool]:
-        diary.clear()
-        launch.forward(scores, None, 10, None, 1.0, mask, None, largest, False, out_dtype, settings)
-        return [again for _, again, _ in diary]
-
-    memory = torch.randn(2 * 40_000 + 1)
-    scores = memory[:-1].view(2, 40_000)
+    memory = torch.zeros(2 * n + 1)
+    scores = memory[:-1].view(2, n)
     if change == "version":
         monkeypatch.setattr(relaunch, "_is_known", False)
-    call(scores)
-    mask = settings = None
+    forward(scores)
+    forward(scores)
+    assert diary[-1].again == (change != "version")
+    diary.clear()
+    given: list[Any] = [None, 10, None, 1.0, None, None, True, False, torch.float32, None]
     if change == "device":
         monkeypatch.setattr(relaunch, "_device", lambda: 1)
     elif change == "hooks":
-        monkeypatch.setattr(relaunch, "_has_hooks", lambda: True)
-    elif change == "settings":
-        settings = launch.streaming(40_000)
+        monkeypatch.setattr(knobs.runtime.launch_exit_hook, "calls", [print])
+    elif change == "plan":
+        given[-1] = launch._plan(n, 2, 4, 4, CORES)  # the one that would be taken
     elif change == "mask":
-        mask = torch.ones(2, 40_000, dtype=torch.bool)
+        given[4] = torch.ones(2, n, dtype=torch.bool)
+    elif change == "budget":
+        given[0] = torch.full((2,), 10.0)
+    elif change == "temperature":
+        given[2] = torch.ones(2)
+    elif change == "warm start":
+        given[5] = torch.zeros(2)
     elif change == "strides":
-        scores = torch.randn(40_000, 2).mT
+        scores = torch.zeros(n, 2).mT
     elif change == "alignment":
-        scores = memory[1:].view(2, 40_000)
+        scores = memory[1:].view(2, n)
     elif change == "dtype":
         scores = scores.bfloat16()
     elif change == "largest":
-        largest = False
+        given[6] = False
+    elif change == "hard":
+        given[7] = True
     elif change == "out dtype":
-        out_dtype = torch.float64
-    made = call(scores, mask, settings)
-    assert made
-    assert not any(made)
+        given[8] = torch.float64
+    launch.forward(scores, *given)
+    assert diary
+    assert not any(entry.again for entry in diary)
 
 
-# One launch: rows that one program holds
+BACKWARD_CHANGES = [
+    "device",
+    "hooks",
+    "version",
+    "plan",
+    "mask",
+    "temperature",
+    "strides",
+    "strides of grad",
+    "alignment",
+    "alignment of grad",
+    "dtype",
+    "dtype of grad",
+    "largest",
+    "per row",
+]
 
 
-def test_short_rows_are_launched_again_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For other tensors, another k and another t: nothing of the first call may stay behind."""
-    from fast_lapsum.backends.triton import launch
+@pytest.mark.parametrize("change", BACKWARD_CHANGES)
+@pytest.mark.parametrize("n", [400, 40_000])
+def test_what_a_kept_backward_call_is_not_for(
+    diary: Diary, monkeypatch: pytest.MonkeyPatch, n: int, change: str
+) -> None:
+    memory, other = torch.zeros(2 * n + 1), torch.zeros(2 * n + 1)
+    scores, grad = memory[:-1].view(2, n), other[:-1].view(2, n)
+    pairs = torch.zeros(2, 2)
+    given: list[Any] = [None, 1.0, None, pairs, True, False, None]
+    if change == "version":
+        monkeypatch.setattr(relaunch, "_is_known", False)
+    launch.backward(grad, scores, *given)
+    launch.backward(grad, scores, *given)
+    assert diary[-1].again == (change != "version")
+    diary.clear()
+    if change == "device":
+        monkeypatch.setattr(relaunch, "_device", lambda: 1)
+    elif change == "hooks":
+        monkeypatch.setattr(knobs.runtime.launch_enter_hook, "calls", [print])
+    elif change == "plan":
+        given[-1] = LongBackwardPlan()
+    elif change == "mask":
+        given[2] = torch.ones(2, n, dtype=torch.bool)
+    elif change == "temperature":
+        given[0] = torch.ones(2)
+    elif change == "strides":
+        scores = torch.zeros(n, 2).mT
+    elif change == "strides of grad":
+        grad = torch.zeros(n, 2).mT
+    elif change == "alignment":
+        scores = memory[1:].view(2, n)
+    elif change == "alignment of grad":
+        grad = other[1:].view(2, n)
+    elif change == "dtype":
+        scores = scores.bfloat16()
+    elif change == "dtype of grad":
+        grad = grad.double()
+    elif change == "largest":
+        given[4] = False
+    elif change == "per row":
+        given[5] = True
+    launch.backward(grad, scores, *given)
+    assert diary
+    assert not any(entry.again for entry in diary)
 
-    diary: list[tuple[str, bool, tuple[Any, ...]]] = []
-    for name in ("tile_forward", "tile_backward"):
-        monkeypatch.setattr(launch, name, Watched(name, getattr(launch, name), diary))
-    for name, value in {"_compiled": {}, "_is_known": True}.items():
-        monkeypatch.setattr(relaunch, name, value)
-    monkeypatch.setattr(relaunch, "_device", lambda: None)
-    monkeypatch.setattr(relaunch, "_stream", lambda device: 7)
-    monkeypatch.setattr(relaunch, "_has_hooks", lambda: False)
 
-    def call(k: float, t: float, seed: int) -> tuple[list[Any], list[bool]]:
-        diary.clear()
-        scores, grad = torch.randn(6, 40), torch.randn(6, 40)
-        out, pairs = launch.forward(
-            scores, None, k, None, t, None, None, True, False, torch.float32
-        )
-        d_scores, _, _ = launch.backward(grad, scores, None, t, None, pairs, True, False)
-        tensors = (scores, grad, pairs, out, d_scores)
-        names = dict(zip((x.data_ptr() for x in tensors), "sgpod", strict=True))
+def test_hooks_that_are_gone_are_no_matter(diary: Diary, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Older Triton has None or a function where newer has a chain."""
+    assert not relaunch._has_hooks()
+    for hook, expected in ((None, False), (print, True)):
+        monkeypatch.setattr(knobs.runtime, "launch_enter_hook", hook)
+        assert relaunch._has_hooks() == expected
 
-        def told(value: Any) -> Any:
-            if isinstance(value, tuple):
-                return tuple(told(x) for x in value)
-            if isinstance(value, torch.Tensor):
-                value = value.data_ptr()
-            return names.get(value, value) if type(value) is int else value
 
-        return [(name, told(values)) for name, _, values in diary], [x for _, x, _ in diary]
+def test_kept_calls_do_not_grow_without_end(diary: Diary, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relaunch, "_MOST", 3)
+    for n in range(8, 18):
+        forward(torch.zeros(n), 1)
+        assert 1 <= len(relaunch._calls) <= 3
+    diary.clear()
+    forward(torch.zeros(17), 1)
+    assert diary[-1].again
+    forward(torch.zeros(8), 1)
+    assert not diary[-1].again
 
-    kept = [torch.empty(1000) for _ in range(3)]
-    call(10.3, 0.7, 0)
-    assert all(
-        rows.start is None
-        for made in relaunch._compiled.values()
-        for rows in (made.call.scores, *made.results)
-    ), "what is kept must not hold a call's tensors"
-    again, relaunched = call(7.1, 0.3, 1)
-    assert relaunched == [True, True]
-    relaunch._compiled.clear()
-    fresh, relaunched = call(7.1, 0.3, 2)
-    assert relaunched == [False, False]
-    assert again == fresh
-    del kept
+
+def test_constants_out_of_order_are_put_in_order(diary: Diary) -> None:
+    """A kept kernel gets by position what a first launch names."""
+    plan = tile_plan(40, 1)
+    (step,) = steps.forward_steps(plan, 40, 6, CORES, True, False, tl.float32).steps
+    turned = step._replace(constants=dict(reversed(step.constants.items())))
+    lead = tuple(range(len(step.kernel.arg_names) - len(step.constants)))
+    made = [relaunch.launch(steps.Steps([one]), lead) for one in (step, turned)]
+    assert made[0] == made[1]
+    assert diary[0].values == diary[1].values == (*lead, *made[0].launches[0].rest)
+
+
+def test_what_the_interpreter_returns_is_not_kept(
+    diary: Diary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Watched.__getitem__
+
+    def interpreted(self: Watched, grid: tuple[int, ...]) -> Callable[..., None]:
+        return lambda *values, **named: (real(self, grid)(*values, **named), None)[1]
+
+    monkeypatch.setattr(Watched, "__getitem__", interpreted)
+    for _ in range(2):
+        for size, _kernels in SHAPES.values():
+            forward(torch.zeros(size))
+    assert not relaunch._calls
+    assert not any(entry.again for entry in diary)
+
+
+INTERPRETED = """
+import torch
+from fast_lapsum.backends.triton import launch, relaunch
+
+scores = torch.tensor([[1.0, 2.0, 4.0, 8.0]])
+for k in (1.0, 2.0):
+    given = (None, k, None, 0.5, None, None, True, False, torch.float32)
+    p, pairs = launch.forward(scores, *given)
+    assert abs(float(p.sum()) - k) < 1e-6
+    launch.backward(torch.ones_like(p), scores, None, 0.5, None, pairs, True, False)
+assert not relaunch._calls
+"""
+
+
+def test_nothing_is_kept_in_the_interpreter() -> None:
+    """In a process of its own: Triton decides on import whether it interprets."""
+    done = subprocess.run(
+        [sys.executable, "-c", INTERPRETED],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr

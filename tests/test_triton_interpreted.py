@@ -35,14 +35,16 @@ if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("`make test` interprets the kernels in another process", allow_module_level=True)
 
 
-from fast_lapsum.triton import launch, long_rows
+from fast_lapsum.backends.triton import steps
 from interpreting import (
+    GRADIENTS,
     KERNELS,
-    ONE_PROGRAM,
-    STREAM,
     TIERS,
+    Plans,
     check,
     forward,
+    held,
+    in_chunks,
     poison,
     shares,
     tier,
@@ -57,7 +59,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 
 def test_every_kernel_is_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The two tiers together launch all there is."""
+    """All tiers together launch all there is."""
     launched: set[str] = set()
 
     class Recorder:
@@ -69,11 +71,10 @@ def test_every_kernel_is_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
             launched.add(self.name)
             return KERNELS[self.name][grid]  # type: ignore[no-any-return]
 
-    for module in (launch, long_rows):
-        for name in KERNELS.keys() & vars(module).keys():
-            monkeypatch.setattr(module, name, Recorder(name))
-    for settings, n in TIERS.values():
-        check(normal(1, n, dtype=torch.float32), 4.5, 0.3, settings=settings)
+    for name in KERNELS:
+        monkeypatch.setattr(steps, name, Recorder(name))
+    for plans, n in TIERS.values():
+        check(normal(1, n, dtype=torch.float32), 4.5, 0.3, plans=plans)
     assert launched == set(KERNELS)
 
 
@@ -108,13 +109,18 @@ def test_rows_of_any_distribution(dtype: torch.dtype, distribution: str) -> None
         check(_table_row(distribution, n, dtype).expand(len(k), n), k, t)
 
 
+#: Plans of longer rows take turns.
+LONG = [plans for plans, _ in list(TIERS.values())[1:]]
+
+
 @pytest.mark.parametrize(("dtype", "distribution"), TABLE, ids=str)
-def test_streams_of_any_distribution(dtype: torch.dtype, distribution: str) -> None:
+def test_long_rows_of_any_distribution(dtype: torch.dtype, distribution: str) -> None:
     which = DTYPES.index(dtype) + 5 * list(DISTRIBUTIONS).index(distribution)
-    n = 193 if dtype == torch.float32 else 150
-    k, t = _some_pairs(n, which, {torch.float32: 23, torch.float64: 43}.get(dtype, 53))
+    number = DTYPES.index(dtype) + list(DISTRIBUTIONS).index(distribution)
+    n = 101 if number % 3 == 0 else 150
+    k, t = _some_pairs(n, which, {torch.float32: 29, torch.float64: 43}.get(dtype, 53))
     t = t.clamp(min=0.01) if dtype == torch.float16 else t
-    check(_table_row(distribution, n, dtype).expand(len(k), n), k, t, settings=STREAM)
+    check(_table_row(distribution, n, dtype).expand(len(k), n), k, t, plans=LONG[number % 3])
 
 
 @pytest.mark.parametrize("n", [1, 2, 15, 16, 17, 31, 33, 64, 129, 300])
@@ -125,26 +131,27 @@ def test_rows_around_powers_of_two(n: int) -> None:
     check(scores, torch.tensor([0.2, 0.7]).double() * n, 0.3)
 
 
-@pytest.mark.parametrize("n", [1, 64, 65, 128, 321])
-def test_streams_around_tiles(n: int) -> None:
+@pytest.mark.parametrize("n", [64, 65, 127, 128, 321])
+def test_chunks_and_lists_around_their_ends(n: int) -> None:
     memory = torch.full((n + 7,), nan)
     scores = memory[3 : 3 + n].view(1, n).copy_(normal(1, n))
-    check(scores, 0.3 * n, 0.3, settings=STREAM)
+    for plan in (held(n), in_chunks(n)):
+        check(scores, 0.3 * n, 0.3, plans=Plans(plan, GRADIENTS))
 
 
 # layouts
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_any_layout(tier: tuple[launch.Streaming | None, int], layout: str) -> None:
+def test_any_layout(tier: tuple[Plans, int], layout: str) -> None:
     """Every stride of scores and gradient, one value of k and t per row."""
-    settings, n = tier
+    plans, n = tier
     shapes = (((n,), 0), ((2, n), 1), ((n, 2), 0), ((2, n, 2), 1))
-    for shape, dim in shapes if settings is None else shapes[1:3]:
+    for shape, dim in shapes if plans.forward is None else shapes[2:3]:
         scores = LAYOUTS[layout](normal(*shape, dtype=torch.float32)).movedim(dim, -1)
         grad = LAYOUTS[layout](normal(*shape, seed=1, dtype=torch.float32)).movedim(dim, -1)
         k = n * shares(*scores.shape[:-1])
-        check(scores, k, 0.1 + shares(*k.shape, seed=2), grad=grad, settings=settings)
+        check(scores, k, 0.1 + shares(*k.shape, seed=2), grad=grad, plans=plans)
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2, 3, 4), (4, 2, 0, 3, 1)], ids=str)
@@ -156,53 +163,52 @@ def test_many_dimensions_in_any_order(order: tuple[int, ...]) -> None:
     check(scores, k, 0.3 + shares(scores.shape[-2], seed=2), mask=mask)
 
 
-def test_many_dimensions_streamed() -> None:
-    scores = normal(2, 130, 2, 2, dtype=torch.float64).permute(3, 0, 2, 1)
-    mask = (shares(130, 2, 2, 2, seed=3) < 0.8).permute(1, 2, 3, 0)
+def test_many_dimensions_of_long_rows() -> None:
+    plans, n = TIERS["in chunks"]
+    scores = normal(2, n, 2, 2, dtype=torch.float64).permute(3, 0, 2, 1)
+    mask = (shares(n, 2, 2, 2, seed=3) < 0.8).permute(1, 2, 3, 0)
     k = shares(2, 2, 2).permute(1, 2, 0) * mask.sum(-1)
-    check(scores, k, 0.3 + shares(2, seed=2), mask=mask, settings=STREAM)
+    check(scores, k, 0.3 + shares(2, seed=2), mask=mask, plans=plans)
 
 
 # masks, sides, numbers and tensors
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("largest", [True, False], ids=["largest", "smallest"])
-def test_masks(
-    tier: tuple[launch.Streaming | None, int], dtype: torch.dtype, largest: bool
-) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "largest"), [(torch.float32, True), (torch.bfloat16, False)], ids=str
+)
+def test_masks(tier: tuple[Plans, int], dtype: torch.dtype, largest: bool) -> None:
     """What is masked out may hold anything."""
-    settings, n = tier
+    plans, n = tier
     mask = (shares(1, n) < 0.6).expand(2, n)  # one for all rows
     mask = mask if largest else mask.roll(1, -1).clone()
     scores = normal(2, n, dtype=dtype).masked_fill(~mask, nan)
     scores[:, ::7] = torch.where(mask[:, ::7], scores[:, ::7], inf)
     k = torch.tensor([0.2, 0.6]).double() * mask.sum(-1)
-    check(scores, k, 0.4, mask=mask, largest=largest, settings=settings)
+    check(scores, k, 0.4, mask=mask, largest=largest, plans=plans)
 
 
 @pytest.mark.parametrize("dtype", FULL_DTYPES, ids=str)
-def test_numbers_are_as_good_as_tensors(
-    tier: tuple[launch.Streaming | None, int], dtype: torch.dtype
-) -> None:
-    settings, n = tier
-    for k, t in ((n / 3, 0.1), (0.1, 1 / 3), (n - 1e-3, 1e-5)):
-        check(normal(1, n, dtype=dtype), k, t, settings=settings)
+def test_numbers_are_as_good_as_tensors(tier: tuple[Plans, int], dtype: torch.dtype) -> None:
+    plans, n = tier
+    numbers = ((n / 3, 0.1), (0.1, 1 / 3), (n - 1e-3, 1e-5))
+    for k, t in numbers if plans.forward is None else numbers[::2]:
+        check(normal(1, n, dtype=dtype), k, t, plans=plans)
 
 
 @pytest.mark.parametrize("t", [1e-200, 1e-30, 1e37, 1e200])
-def test_numbers_beyond_float32(tier: tuple[launch.Streaming | None, int], t: float) -> None:
+def test_numbers_beyond_float32(tier: tuple[Plans, int], t: float) -> None:
     """A kernel is given float32 numbers; those of float64 rows may be any."""
-    settings, n = tier
-    check(t * normal(1, n), n / 3, t, settings=settings)
+    plans, n = tier
+    check(t * normal(1, n), n / 3, t, plans=plans)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-def test_a_wider_output(tier: tuple[launch.Streaming | None, int], dtype: torch.dtype) -> None:
+def test_a_wider_output(tier: tuple[Plans, int], dtype: torch.dtype) -> None:
     """Half-precision scores under autocast have float32 masks, with their whole budget."""
-    settings, n = tier
+    plans, n = tier
     scores = normal(1, n, dtype=dtype)
-    p, _ = forward(scores, n / 3, 0.2, out_dtype=torch.float32, settings=settings)
+    p, _ = forward(scores, n / 3, 0.2, out_dtype=torch.float32, plans=plans)
     want = expected(scores, n / 3, 0.2, torch.zeros_like(scores), torch.float32)
     assert_near(p, want.mask, want.mask_tolerance, "mask")
     assert_budget(p, n / 3)
@@ -226,41 +232,42 @@ def test_corners_of_rows(dtype: torch.dtype) -> None:
     check(scores, k, t)
 
 
-@pytest.mark.parametrize(("n", "settings"), [(70, STREAM), (385, ONE_PROGRAM)])
-def test_corners_of_streams(n: int, settings: launch.Streaming) -> None:
-    """Bands too short for anything, and so long that they hold whole tails."""
-    scores, k, t = corners(n, torch.float32)
-    check(scores, k, t, settings=settings)
+@pytest.mark.parametrize("name", list(TIERS)[1:])
+def test_corners_of_long_rows(name: str) -> None:
+    """They take turns: every corner is one tier's."""
+    plans, n = TIERS[name]
+    number = list(TIERS).index(name)
+    check(*(x[number % 3 :: 3] for x in corners(n, torch.float32)), plans=plans)
 
 
-def test_a_temperature_in_the_denormals_is_zero(tier: tuple[launch.Streaming | None, int]) -> None:
-    settings, n = tier
+def test_a_temperature_in_the_denormals_is_zero(tier: tuple[Plans, int]) -> None:
+    plans, n = tier
     scores = normal(1, n, dtype=torch.float32)
     results = [
-        forward(scores, n / 3, torch.tensor(t, dtype=torch.float64), settings=settings)
+        forward(scores, n / 3, torch.tensor(t, dtype=torch.float64), plans=plans)
         for t in (0.0, 1e-40)
     ]
     for zero, denormal in zip(*results, strict=True):
         assert torch.equal(zero, denormal)
 
 
-def test_a_temperature_that_is_too_high(tier: tuple[launch.Streaming | None, int]) -> None:
+def test_a_temperature_that_is_too_high(tier: tuple[Plans, int]) -> None:
     """Distances of many temperatures must exist: a row that is hotter has no answer."""
-    settings, n = tier
+    plans, n = tier
     p, threshold = forward(
         normal(1, n, dtype=torch.float32),
         n / 3,
         torch.tensor(1e37, dtype=torch.float64),
-        settings=settings,
+        plans=plans,
     )
     assert p.isnan().all()
     assert threshold[..., 0].isnan().all()
 
 
-@pytest.mark.parametrize("largest", [True, False], ids=["largest", "smallest"])
-def test_hard_masks(tier: tuple[launch.Streaming | None, int], largest: bool) -> None:
+def test_hard_masks(tier: tuple[Plans, int]) -> None:
     """Exactly k ones, the earliest of tied scores first; NaN for budgets that have none."""
-    settings, n = tier
+    plans, n = tier
+    largest = n % 2 == 1
     scores = (2 * normal(6, n, dtype=torch.float32)).round()
     scores[1, 3] = -inf
     scores[2, 5] = inf
@@ -269,7 +276,7 @@ def test_hard_masks(tier: tuple[launch.Streaming | None, int], largest: bool) ->
     mask[3, ::3] = False
     k = torch.tensor([5.0, 0.0, n / 2 // 1, 7.0, 4.0, 2.5], dtype=torch.float64)
     t = torch.tensor([0.5, 1.0, 0.1, 0.0, 1.0, 1.0], dtype=torch.float64)
-    p, _ = forward(scores, k, t, mask=mask, largest=largest, hard=True, settings=settings)
+    p, _ = forward(scores, k, t, mask=mask, largest=largest, hard=True, plans=plans)
     rows = (scores if largest else -scores).masked_fill(~mask, -inf)
     for row in range(4):
         order = rows[row].argsort(descending=True, stable=True)
@@ -279,32 +286,31 @@ def test_hard_masks(tier: tuple[launch.Streaming | None, int], largest: bool) ->
 
 
 def test_what_is_left_out_may_have_any_gradient(
-    tier: tuple[launch.Streaming | None, int],
+    tier: tuple[Plans, int],
 ) -> None:
-    settings, n = tier
+    plans, n = tier
     scores = normal(1, n, dtype=torch.float32)
     scores[0, 3], scores[0, 4] = -inf, inf
     mask = torch.ones(1, n, dtype=torch.bool)
     mask[0, 5] = False
     grad = normal(1, n, seed=1, dtype=torch.float32)
     grad[0, 3:6] = nan
-    check(scores, n / 3, 0.5, grad=grad, mask=mask, settings=settings)
+    check(scores, n / 3, 0.5, grad=grad, mask=mask, plans=plans)
 
 
-def test_gradients_in_a_wide_gap(tier: tuple[launch.Streaming | None, int]) -> None:
+def test_gradients_in_a_wide_gap(tier: tuple[Plans, int]) -> None:
     """Densities of 1e-35 are small, but not nothing: their mean gradient counts."""
-    settings, _ = tier
-    grad = torch.tensor([[1.0, 3.0]])
-    check(torch.tensor([[0.0, 1.0]]), 1.0, 1 / 160, grad=grad, settings=settings)
+    plans, n = tier
+    scores, grad = torch.full((1, n), -inf), torch.zeros(1, n)
+    scores[0, :2], grad[0, :2] = torch.tensor([0.0, 1.0]), torch.tensor([1.0, 3.0])
+    check(scores, 1.0, 1 / 160, grad=grad, plans=plans)
 
 
-def test_gradient_for_the_temperature_beside_scores_near_the_largest_float(
-    tier: tuple[launch.Streaming | None, int],
-) -> None:
+@pytest.mark.parametrize("plans", [Plans(), Plans(backward=GRADIENTS)], ids=["rows", "long"])
+def test_gradient_for_the_temperature_beside_scores_near_the_largest_float(plans: Plans) -> None:
     """Where e^-|u| is nothing, u is no number to add up: a thousand of 1e36 are infinite."""
-    settings, _ = tier
     scores = normal(2, 1000, seed=0, dtype=torch.float32)
     scores[0, 5] = 1e30
     scores[1, :700] = -1e31
     k, t = (torch.tensor(pair).double() for pair in ([1.0, 250.0], [1e-6, 1e-6]))
-    check(scores, k, t, settings=settings)
+    check(scores, k, t, plans=plans)

@@ -3,34 +3,81 @@
 from __future__ import annotations
 
 import torch
+from sampled import deceive
+from torch import Tensor
 
-from fast_lapsum import soft_topk
-from fast_lapsum.triton import long_rows
+from fast_lapsum.backends.triton import launch
+from fast_lapsum.backends.triton.config import (
+    LongBackwardPlan,
+    long_plan,
+    shared_plan,
+    team_plan,
+    tile_plan,
+)
+from fast_lapsum.backends.triton.steps import ForwardPlan
 
 
-def _call(n: int, dtype: torch.dtype, t: float, masked: bool) -> None:
-    scores = torch.randn(2, n, device="cuda").to(dtype).requires_grad_()
-    k = torch.tensor([n / 16, n / 3], dtype=torch.float64, device="cuda", requires_grad=True)
-    mask = torch.rand(2, n, device="cuda") < 0.9 if masked else None
-    p = soft_topk(scores, k, t, mask=mask)
-    p.backward(torch.randn_like(p))
-    total = p.detach().sum(-1, dtype=torch.float64)
-    torch.testing.assert_close(total, k.detach(), rtol=1e-2, atol=0)
-    assert scores.grad is not None
-    assert scores.grad.isfinite().all()
+def _forward(
+    scores: Tensor, t: float, plan: ForwardPlan | None, mask: Tensor | None, hard: bool
+) -> Tensor:
+    """Threshold pairs of a call whose mask has the right sums."""
+    rows, n = scores.shape
+    k = torch.linspace(n // 16, n // 3, rows, device="cuda", dtype=torch.float64).floor()
+    given = (k, 0.0, None, t, mask, None, True, hard, torch.float32)
+    p, pairs = launch.forward(scores, *given, plan=plan)
+    torch.testing.assert_close(p.sum(-1, dtype=torch.float64), k, rtol=1e-5, atol=0)
+    return pairs
+
+
+def _call(
+    shape: tuple[int, int],
+    plan: ForwardPlan | None = None,
+    *,
+    t: float = 0.1,
+    dtype: torch.dtype = torch.float32,
+    masked: bool = False,
+    lies: bool = False,
+) -> None:
+    """Soft and hard masks, and all gradients with those of k and t and without."""
+    scores = torch.randn(shape, device="cuda").to(dtype)
+    if lies and plan is not None:
+        sample = getattr(plan, "sample", 0)
+        deceive(scores, sample, getattr(plan, "run", 1), 10.0)
+    mask = torch.rand(shape, device="cuda") < 0.9 if masked else None
+    _forward(scores, t, plan, mask, hard=True)
+    pairs = _forward(scores, t, plan, mask, hard=False)
+    grad = torch.randn(shape, device="cuda")
+    plans = (None, LongBackwardPlan(256, 2)) if shape[1] > 256 else (None,)
+    for backward_plan in plans:
+        for per_row in (False, True):
+            grads = launch.backward(
+                grad, scores, None, t, mask, pairs, True, per_row, plan=backward_plan
+            )
+            assert all(x.isfinite().all() for x in grads if x is not None)
 
 
 def main() -> None:
-    """Rows on chip, long rows, and long rows whose plan fails."""
+    """Tiles, blocks, teams that hold rows, long rows and shared ones; samples that lie."""
     if not torch.cuda.is_available():
         raise SystemExit("error: no CUDA device")
-    for n, t in ((33, 0.1), (1000, 1e-3), (4097, 1.0), (20_000, 1.0), (20_000, 1e-3)):
-        _call(n, torch.float32, t, masked=n < 5000)
-    _call(20_000, torch.bfloat16, 0.1, masked=True)
-    default = long_rows.streaming
-    for change in ({"capacity": 64}, {"rounds": 1}):
-        long_rows.streaming = lambda n, change=change: default(n)._replace(**change)
-        _call(20_000, torch.float32, 1e-3, masked=False)
+    torch.manual_seed(0)
+    _call((40, 33), masked=True)
+    _call((5, 64), tile_plan(64, 4))
+    _call((2, 1000), t=1e-3)
+    _call((2, 4097), t=1.0, masked=True)
+    _call((2, 5000), dtype=torch.float64)
+    _call((2, 17_000), dtype=torch.bfloat16)
+    for n, width in ((17_000, 4), (16_999, 1)):
+        plans = (
+            team_plan(n, 3, 4, width),
+            long_plan(n, 3, width),
+            long_plan(n, 400, width),
+            shared_plan(n, 3, width),
+        )
+        for plan in plans:
+            assert plan is not None
+            _call((3, n), plan, masked=width == 1)
+            _call((3, n), plan, t=1e-3, lies=True)
     torch.cuda.synchronize()
 
 

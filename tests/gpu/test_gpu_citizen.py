@@ -12,15 +12,19 @@ from typing import Any
 
 import pytest
 import torch
+from sampled import deceive
 from torch import Tensor
 
 from cases import expected, generator, normal
 from fast_lapsum import reference, soft_topk
-from fast_lapsum.backends.triton import relaunch
-from fast_lapsum.triton import launch, long_rows
+from fast_lapsum.backends.triton import launch
+from fast_lapsum.backends.triton.config import LongPlan, SharedPlan, TeamPlan
+from fast_lapsum.backends.triton.device import room_of
+from fast_lapsum.bench.gpu_sampler import sample_bands
 
-#: One length for every way that rows are solved.
-TIERS = (1000, 16384, 70_000, 5_000_000)
+#: One length for every way that rows are solved, two of them or as many as are said below.
+TIERS = (1000, 16384, 40_000, 70_000, 5_000_000)
+ROWS = {40_000: 96}
 NoSync = Callable[[], AbstractContextManager[None]]
 Step = Callable[[], tuple[Tensor, ...]]
 
@@ -45,18 +49,28 @@ def _per_row(*values: float) -> Tensor:
     return torch.tensor(values, dtype=torch.float64, device="cuda")
 
 
+def _rows(n: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Rows of n scores."""
+    return _randn(ROWS.get(n, 2), n, seed=seed, dtype=dtype)
+
+
+def _in_turn(n: int, *values: float) -> Tensor:
+    """Two values for these rows, one after the other."""
+    return _per_row(*values).repeat(ROWS.get(n, 2) // 2)
+
+
 def _steps(n: int) -> dict[str, Step]:
-    """Calls of all kinds on two rows of n scores."""
-    grad = _randn(2, n, seed=1)
-    mask = _randn(2, n, seed=2) > -0.5
+    """Calls of all kinds on rows of n scores."""
+    grad = _rows(n, seed=1)
+    mask = _rows(n, seed=2) > -0.5
     k, t = n // 16, 0.1
 
     def scores(dtype: torch.dtype = torch.float32) -> Tensor:
-        return _randn(2, n, dtype=dtype)
+        return _rows(n, dtype=dtype)
 
     steps = {
         "numbers": _step(scores(), grad, k, t),
-        "tensors": _step(scores(), grad, _per_row(k, k + 0.5), _per_row(t, 1.0)),
+        "tensors": _step(scores(), grad, _in_turn(n, k, k + 0.5), _in_turn(n, t, 1.0)),
         "hard": _step(scores(), grad, k, t, hard=True),
         "zero_temperature": _step(scores(), grad, k, 0.0),
     }
@@ -72,7 +86,7 @@ def _steps(n: int) -> dict[str, Step]:
 # nothing waits for the device
 
 
-@pytest.mark.parametrize("n", TIERS[:3])
+@pytest.mark.parametrize("n", TIERS[:4])
 def test_nothing_waits_for_the_device(n: int, no_sync: NoSync) -> None:
     for name, step in _steps(n).items():
         step()  # compile first
@@ -84,21 +98,26 @@ def test_nothing_waits_for_the_device(n: int, no_sync: NoSync) -> None:
             raise AssertionError(f"{name} waits at n = {n}") from error
 
 
-@pytest.mark.parametrize("change", [{"capacity": 64}, {"rounds": 1}], ids=str)
-def test_plans_that_fail(
-    change: dict[str, int], no_sync: NoSync, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("shape", "kind"),
+    [((3, 70_000), TeamPlan), ((96, 40_000), LongPlan), ((66, 40_000), SharedPlan)],
+    ids=["team", "long", "shared"],
+)
+def test_samples_that_lie(
+    shape: tuple[int, int], kind: type[TeamPlan | LongPlan | SharedPlan], no_sync: NoSync
 ) -> None:
-    """Too small a band, too few rounds: the answer is the same, and nothing waits for it."""
-    settings = launch.streaming(70_000)._replace(**change)
-    for module in (launch, long_rows):
-        monkeypatch.setattr(module, "streaming", lambda n: settings)
-    # Kept kernels have the constants of the settings they were compiled with.
-    monkeypatch.setattr(relaunch, "_compiled", {})
-    monkeypatch.setattr(relaunch, "_recipes", {})
-    scores, grad = _randn(3, 70_000), _randn(3, 70_000, seed=1)
-    scores[1] = (4 * scores[1]).round()
-    scores[2] = scores[2] ** 3
-    k, t = _per_row(70_000 / 16, 17.5, 35_000.25), _per_row(1e-4, 0.3, 1e-2)
+    """What is read first is far from all else: the answer is the same, and nothing waits for it."""
+    rows, n = shape
+    scores, grad = _randn(rows, n), _randn(rows, n, seed=1)
+    scores[1::3] = (4 * scores[1::3]).round()
+    scores[2::3] = scores[2::3] ** 3
+    plan = launch._plan(n, rows, 4, 4, room_of(scores.device))
+    assert isinstance(plan, kind)
+    deceive(scores, plan.sample, getattr(plan, "run", 1), 100.0)
+    k = _per_row(n / 3, 17.5, 0.7 * n + 0.25).repeat(rows // 3)
+    t = _per_row(1e-4, 0.3, 1e-2).repeat(rows // 3)
+    if isinstance(plan, SharedPlan):
+        assert not sample_bands(scores, n / 3, 1e-4, plan).is_settled.any()
     step = _step(scores, grad, k, t)
     step()
     torch.cuda.synchronize()
@@ -115,8 +134,11 @@ def test_plans_that_fail(
 @pytest.mark.parametrize("kind", ["numbers", "tensors"])
 @pytest.mark.parametrize("n", TIERS)
 def test_a_captured_graph_replays_with_other_inputs(n: int, kind: str) -> None:
-    scores, grad = _randn(2, n), _randn(2, n, seed=1)
-    k, t = (_per_row(n / 16, n / 3), _per_row(0.1, 1.0)) if kind == "tensors" else (n / 16, 0.1)
+    scores, grad = _rows(n), _rows(n, seed=1)
+    k: Tensor | float = n / 16
+    t: Tensor | float = 0.1
+    if kind == "tensors":
+        k, t = _in_turn(n, n / 16, n / 3), _in_turn(n, 0.1, 1.0)
     step = _step(scores, grad, k, t)
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -129,22 +151,22 @@ def test_a_captured_graph_replays_with_other_inputs(n: int, kind: str) -> None:
         captured = step()
     for seed in (3, 4, 5):
         with torch.no_grad():
-            scores.copy_(_randn(2, n, seed=seed) * seed + seed)
-            grad.copy_(_randn(2, n, seed=seed + 10))
+            scores.copy_(_rows(n, seed=seed) * seed + seed)
+            grad.copy_(_rows(n, seed=seed + 10))
             if isinstance(k, Tensor) and isinstance(t, Tensor):
-                k.copy_(_per_row(n / seed, 1.5))
-                t.copy_(_per_row(0.0 if seed == 4 else 0.01, 1e-3))
+                k.copy_(_in_turn(n, n / seed, 1.5))
+                t.copy_(_in_turn(n, 0.0 if seed == 4 else 0.01, 1e-3))
         graph.replay()
         got = [x.clone() for x in captured]
         for one, two in zip(got, step(), strict=True):
             assert torch.equal(one, two)
 
 
-@pytest.mark.parametrize("n", TIERS[:3])
+@pytest.mark.parametrize("n", TIERS[:4])
 def test_work_goes_to_the_current_stream(n: int) -> None:
     """The inputs are made late on a stream of their own: any other stream would be too early."""
-    late = _randn(2, n, seed=7)
-    scores, grad = torch.zeros_like(late), _randn(2, n, seed=1)
+    late = _rows(n, seed=7)
+    scores, grad = torch.zeros_like(late), _rows(n, seed=1)
     wanted = _step(late.clone(), grad, n / 8, 0.1)()
     step = _step(scores, grad, n / 8, 0.1)
     step()
@@ -161,9 +183,9 @@ def test_work_goes_to_the_current_stream(n: int) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there is one CUDA device here")
-@pytest.mark.parametrize("n", TIERS[:3])
+@pytest.mark.parametrize("n", TIERS[:4])
 def test_a_device_that_is_not_the_current_one(n: int) -> None:
-    scores, grad = _randn(2, n), _randn(2, n, seed=1)
+    scores, grad = _rows(n), _rows(n, seed=1)
     wanted = _step(scores, grad, n / 8, 0.1)()
     there = [x.detach().to("cuda:1") for x in (scores, grad)]
     got = _step(*there, n / 8, 0.1)()
@@ -179,7 +201,7 @@ def test_a_device_that_is_not_the_current_one(n: int) -> None:
 @pytest.mark.parametrize("n", TIERS)
 def test_bits_do_not_depend_on_the_run(n: int) -> None:
     for t in (1e-4, 0.01, 1.0):
-        step = _step(_randn(2, n), _randn(2, n, seed=1), _per_row(n / 16, n / 3), _per_row(t, t))
+        step = _step(_rows(n), _rows(n, seed=1), _in_turn(n, n / 16, n / 3), _in_turn(n, t, t))
         first = step()
         for _ in range(4):
             for one, two in zip(step(), first, strict=True):
@@ -265,7 +287,7 @@ def test_a_row_of_more_than_2_to_the_31_scores() -> None:
         _assert_end(p.detach()[part], d[part], scores.detach()[part], grad[part], float(b), t)
 
 
-@pytest.mark.parametrize("n", [16384, 65536], ids=["on_chip", "streamed"])
+@pytest.mark.parametrize("n", [16384, 65536], ids=["held", "read"])
 def test_more_than_2_to_the_32_scores_in_all(n: int) -> None:
     rows, t = 2**32 // n + 1, 0.5
     _needs(4 * rows * n * 2 / 1e9 + 4)
@@ -311,7 +333,7 @@ def test_compiled_is_eager(n: int, backend: str) -> None:
 # the CPU says the same
 
 
-@pytest.mark.parametrize("n", TIERS[:3])
+@pytest.mark.parametrize("n", TIERS[:4])
 def test_cpu_and_gpu_agree(n: int) -> None:
     scores = normal(2, n, dtype=torch.float32)
     k = n * torch.rand(2, generator=generator(3), dtype=torch.float64)

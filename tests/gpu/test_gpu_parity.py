@@ -28,12 +28,12 @@ from cases import (
 )
 
 inf, nan = math.inf, math.nan
-#: Rows on chip of every number of warps, and long ones.
-LENGTHS = (1, 33, 1000, 4096, 16384, 16385, 70_000, 1_000_003)
+#: Rows of one program with every number of warps, and long ones.
+LENGTHS = (1, 33, 1000, 4096, 16384, 16385, 32_768, 32_769, 70_000, 1_000_003, 5_000_003)
 #: Most of the time here goes into compiling kernels: not every length with everything.
 SOME_LENGTHS = (33, 16384, 1_000_003)
-#: One length for every way that rows are solved.
-TIERS = (1000, 16384, 70_000)
+#: One length for every way that a few rows are solved: by one program, by a team, and shared.
+TIERS = (1000, 16384, 70_000, 2_000_003)
 
 
 def _check(
@@ -119,9 +119,9 @@ def test_any_length_and_dtype(dtype: torch.dtype, n: int) -> None:
 
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
-@pytest.mark.parametrize("n", [33, 1000, 16385])
+@pytest.mark.parametrize("n", [33, 1000, 16385, 33_000])
 def test_any_distribution_temperature_and_budget(n: int, distribution: str) -> None:
-    """Every budget with every temperature on chip; some of them for long rows."""
+    """Every budget with every temperature on short rows; some of them for long ones."""
     row = DISTRIBUTIONS[distribution](n, generator(n))
     pairs = [(k, t) for t in TEMPERATURES for k in budgets(n)]
     pairs = pairs if n < 5000 else pairs[len(distribution) % 5 :: 5]
@@ -131,7 +131,7 @@ def test_any_distribution_temperature_and_budget(n: int, distribution: str) -> N
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("n", [37, 16500])
+@pytest.mark.parametrize("n", [37, 16500, 33_000])
 def test_any_layout(n: int, layout: str) -> None:
     shapes = (((3, n), 1), ((n, 3), 0), ((n,), 0), ((2, n, 3), 1))
     for shape, dim in shapes if n < 5000 else shapes[:2]:
@@ -154,6 +154,19 @@ def test_many_dimensions_in_any_order(order: tuple[int, ...]) -> None:
     _check(scores, k, t, mask=mask, grad=grad)
 
 
+@pytest.mark.parametrize("dtype", FULL_DTYPES, ids=str)
+@pytest.mark.parametrize("rows", [66, 96], ids=["shared", "many"])
+def test_many_long_rows(rows: int, dtype: torch.dtype) -> None:
+    """A program for each row, or several: by rows, and along a dimension that is not the last."""
+    for shape, dim in (((rows, 33_000), 1), ((33_001, rows), 0)):
+        n = shape[dim]
+        scores = normal(*shape, dtype=dtype).cuda()
+        _check(scores, n * _shares(rows), 0.01 + _shares(rows, seed=2), dim=dim)
+        mask = (_shares(*shape, seed=3) < 0.6).cuda()
+        k = 0.5 * _shares(rows) * mask.sum(dim).cpu()
+        _check(scores, k, torch.tensor(0.1).double(), dim=dim, mask=mask, largest=False)
+
+
 @pytest.mark.parametrize("largest", [True, False], ids=["largest", "smallest"])
 @pytest.mark.parametrize("n", TIERS)
 def test_masks(n: int, largest: bool) -> None:
@@ -167,14 +180,15 @@ def test_masks(n: int, largest: bool) -> None:
 
 
 @pytest.mark.parametrize("dtype", FULL_DTYPES, ids=str)
-@pytest.mark.parametrize("n", [33, 16385])
+@pytest.mark.parametrize("n", [33, 16385, 33_000])
 def test_corners(n: int, dtype: torch.dtype) -> None:
     scores, k, t = corners(n, dtype)
     _check(scores.cuda(), k, t)
 
 
 @pytest.mark.parametrize(
-    ("n", "largest"), [(1000, True), (1000, False), (16384, True), (70_000, False)]
+    ("n", "largest"),
+    [(1000, True), (1000, False), (16384, True), (70_000, False), (2_000_003, True)],
 )
 def test_hard_masks(n: int, largest: bool) -> None:
     """Exactly k ones, the earliest of tied scores first, with the soft gradient."""
@@ -195,7 +209,7 @@ def test_hard_masks(n: int, largest: bool) -> None:
 
 @pytest.mark.parametrize("largest", [True, False])
 def test_hard_masks_of_long_rows_for_a_number(largest: bool) -> None:
-    """One k for all rows: by topk and a count of ties."""
+    """One k for all rows."""
     n = 70_000
     scores = (2 * normal(3, n, dtype=torch.float32)).round().cuda()
     scores[1, ::7] = -0.0
@@ -210,8 +224,9 @@ def test_hard_masks_of_long_rows_for_a_number(largest: bool) -> None:
         assert p[2].isnan().all()
 
 
-def test_a_recipe_is_not_followed_with_other_alignment() -> None:
-    memory = normal(1, 1_000_001, dtype=torch.float32).cuda()[0]
+@pytest.mark.parametrize("n", [1 << 14, 10**6, 5 * 10**6])
+def test_a_kept_call_is_not_made_with_other_alignment(n: int) -> None:
+    memory = normal(1, n + 1, dtype=torch.float32).cuda()[0]
     for scores in (memory[:-1], memory[:-1], memory[1:], memory[1:], memory[:-1]):
         p = fast_lapsum.soft_topk(scores, 1000.3, 0.1)
         assert abs(p.sum(dtype=torch.float64).item() / 1000.3 - 1) <= 1e-6
@@ -282,7 +297,7 @@ BUDGET_GRID = (
 
 
 @pytest.mark.parametrize("distribution", BUDGET_GRID)
-@pytest.mark.parametrize("n", [4096, 1_000_000])
+@pytest.mark.parametrize("n", [4096, 1_000_000, 5_000_000])
 def test_the_budget_is_met(n: int, distribution: str) -> None:
     """|sum p - k| <= 1e-6 k for every budget and temperature."""
     scores = DISTRIBUTIONS[distribution](n, generator(9)).float().cuda()

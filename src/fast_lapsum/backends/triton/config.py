@@ -134,9 +134,10 @@ class SharedPlan(NamedTuple):
     sample_warps: int = 16
     run: int = RUN
     warps: int = 16
-    read: int = 16
+    gather_warps: int = 32
+    read: int = 8
     read_again: int = 4  # the same where a band was missed, which is rare
-    listed: int = 4
+    listed: int = 8  # scores of a thread that are read from the lists at a time
     written: int = 4
     piece: int = 32768  # scores that a program writes
 
@@ -201,7 +202,9 @@ def team_plan(n: int, row_count: int, itemsize: int, width: int) -> TeamPlan | N
     chunks = -(-n // block)
     if chunks * row_count > PROGRAMS:
         return None
-    warps = max(4, min(16, block * itemsize // 4096))
+    # Up to eight warps may have all the registers they want: scores and what a meeting brings.
+    held = block * itemsize
+    warps = 16 if held > LONGEST_BLOCK_BYTES // 2 else max(4, min(8, held // 4096))
     return TeamPlan(block, chunks, warps, width, registers=128 if warps > 8 else None)
 
 
@@ -219,7 +222,7 @@ def shared_plan(n: int, row_count: int, width: int) -> SharedPlan:
     plan = SharedPlan(1, n, width)
     # The longer a row, the more scores lie in a band, which a larger sample makes narrower.
     sample = next(size for longest, size in SHARED_SAMPLES if n < longest)
-    step = plan.lanes * max(plan.read, plan.written * width)
+    step = max(32 * plan.gather_warps * plan.read, plan.lanes * plan.written * width)
     length = -(-n // max(1, PROGRAMS // row_count))
     length = -(-length // step) * step
     return plan._replace(chunks=-(-n // length), length=length, sample=sample)

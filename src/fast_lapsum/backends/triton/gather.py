@@ -10,6 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from .numbers import largest_finite
 from .passes import of_chunks, wide
 from .team import collect, leave, parts_place
 from .views import across, exist, load_scores, part_indices, store_values
@@ -34,6 +35,7 @@ def _gather_block(
     high,
     point,
     inverse,
+    POINT: tl.constexpr,
     PADDED: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
@@ -49,7 +51,7 @@ def _gather_block(
     e = tl.exp2(beyond * across(-inverse))
     is_above = r > across(high)
     is_below = ~(r >= across(low))  # so is NaN, which then makes the sum NaN
-    is_point = r == across(point)
+    is_point = (r == across(point)) & POINT
     terms = (
         is_above.to(COMPUTE),
         tl.where(is_below, e, 0.0),
@@ -58,7 +60,7 @@ def _gather_block(
         tl.where(inside, r, float("inf")) if PADDED else r,
         r,
     )
-    is_listed = ~(is_above | is_below | is_point) & (r > float("-inf"))
+    is_listed = ~(is_above | is_below | is_point)
     if PADDED:
         is_listed = is_listed & inside
     listed = is_listed.to(tl.int32)
@@ -72,8 +74,11 @@ def _gather_block(
 
 
 @triton.jit
-def _gather_chunk(source, out, chunk, low, high, point, inverse, COMPUTE: tl.constexpr):
+def _gather_chunk(
+    source, out, chunk, low, high, point, inverse, POINT: tl.constexpr, COMPUTE: tl.constexpr
+):
     """Sums of one chunk in float64, and the lengths of its lists."""
+    low = tl.maximum(low, -largest_finite(COMPUTE))  # scores of -inf take no part
     LANES: tl.constexpr = source.LANES
     BLOCK: tl.constexpr = source.REPEATS * source.LANES
     first = (tl.zeros((), tl.int64) + chunk) * source.length
@@ -84,12 +89,12 @@ def _gather_chunk(source, out, chunk, low, high, point, inverse, COMPUTE: tl.con
     total = (none, none, none, none, none + float("inf"), none - float("inf"))
     for start in range(first, whole, BLOCK):
         terms, count = _gather_block(
-            source, out, first, start, count, low, high, point, inverse, False, COMPUTE
+            source, out, first, start, count, low, high, point, inverse, POINT, False, COMPUTE
         )
         total = _added(*total, *wide(terms))
     if whole < last:
         terms, count = _gather_block(
-            source, out, first, whole, count, low, high, point, inverse, True, COMPUTE
+            source, out, first, whole, count, low, high, point, inverse, POINT, True, COMPUTE
         )
         total = _added(*total, *wide(terms))
     return tl.reduce(total, 1, _added), count
@@ -119,14 +124,26 @@ def _number(count):
 
 @triton.jit
 def gather_chunks(
-    source, out, low, high, point, inverse, meeting, LISTED: tl.constexpr, COMPUTE: tl.constexpr
+    source,
+    out,
+    low,
+    high,
+    point,
+    inverse,
+    meeting,
+    LISTED: tl.constexpr,
+    POINT: tl.constexpr,
+    COMPUTE: tl.constexpr,
 ):
-    """Lists of a member's chunks, and what they give left for its team."""
+    """Lists of a member's chunks, and what they give left for its team.
+
+    Without a POINT none of the scores in the band is to be counted instead.
+    """
     team = source.team
     LANES: tl.constexpr = source.CHUNK_LANES
     point = _within(point, low, high)
     for chunk in range(team.member, team.chunks, team.size):
-        sums, count = _gather_chunk(source, out, chunk, low, high, point, inverse, COMPUTE)
+        sums, count = _gather_chunk(source, out, chunk, low, high, point, inverse, POINT, COMPUTE)
         above, below, higher, at_point, lowest, highest = sums
         left = (above, below, higher, at_point, lowest, highest, _number(count))
         leave(left, team, chunk, meeting, LANES)
@@ -160,13 +177,13 @@ def gather(
     team = source.team
     if team is None:
         point = _within(point, low, high)
-        found, count = _gather_chunk(source, out, 0, low, high, point, inverse, COMPUTE)
+        found, count = _gather_chunk(source, out, 0, low, high, point, inverse, True, COMPUTE)
         listed = _end_lists(source, out, 0, count, LISTED, COMPUTE)
         tl.debug_barrier()
         return found, _number(count), listed, crossings
     else:
         if is_again:
-            gather_chunks(source, out, low, high, point, inverse, crossings, LISTED, COMPUTE)
+            gather_chunks(source, out, low, high, point, inverse, crossings, LISTED, True, COMPUTE)
         collected = collect(team, crossings, GATHERED, source.CHUNK_LANES)
         above, below, higher, at_point, lowest, highest, number = of_chunks(
             collected, team, source.CHUNK_LANES, 1, "gathered"

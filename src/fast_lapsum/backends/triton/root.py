@@ -136,7 +136,9 @@ def approach(
     A look takes one closed-form step, and one that is short enough is exact: two to five do for
     most rows. ``first`` is a look at the guess that was taken before, or None.
     """
-    b = tl.minimum(tl.maximum(guess, bracket.left), bracket.right)
+    b = guess  # where the first look was taken, be that in the bracket or not
+    if first is None:
+        b = tl.minimum(tl.maximum(guess, bracket.left), bracket.right)
     is_exact = is_live & (row.k != row.k)
     step = tl.zeros_like(b)
     slope = tl.zeros_like(b)
@@ -174,7 +176,9 @@ def approach(
         b = tl.where(is_going & (~is_short), b + step, b)
         is_inner = (bracket.left < b) & (b < bracket.right) & (looks < STEPS)
         # Where few scores are near and many are to be crossed, counts lead: see the iteration.
-        is_led = (tl.abs(relative) < LONGEST_STEP) & (tl.abs(excess) <= 4 * tails)
+        is_led = tl.abs(relative) < LONGEST_STEP
+        if source.team is not None:
+            is_led = is_led & (tl.abs(excess) <= 4 * tails)
         is_more = is_told & (~is_short) & is_inner & (is_straight | is_led)
         is_going = is_going & is_more
     return Trial(b, step, slope, is_exact), bracket, crossings

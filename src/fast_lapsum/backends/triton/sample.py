@@ -18,7 +18,7 @@ from .views import load_scores, part_indices, row_start
 DEVIATIONS = tl.constexpr(5.0)
 SLACK = tl.constexpr(2.0)
 #: What is found quickly will do between so many of them.
-NEAREST = tl.constexpr(3.0)
+NEAREST = tl.constexpr(2.5)
 FARTHEST = tl.constexpr(10.0)
 #: A guess is looked for with so many deviations to spare.
 GUESS_SLACK = tl.constexpr(0.25)
@@ -135,8 +135,7 @@ def _place(source, origin, k, t, is_hard, SAMPLE: tl.constexpr, COMPUTE: tl.cons
     has_end = tl.where(is_low, share + spread < finite - 0.5, share - spread > 0.5)
     wanted = share + tl.where(is_low, spread, -spread)
     is_live = has_end & (finite > 1)
-    slack = deviation * SLACK
-    b = _near_roots(source, origin, wanted, slack, t, found, is_live, COMPUTE)
+    b = _near_roots(source, origin, wanted, deviation, t, found, is_live, COMPUTE)
     # At the row's own temperature these may be too near to the budget, or too far away.
     t_soft = tl.where(is_hard, smallest_normal(COMPUTE), t)
     inverse = exponent_scale(t_soft, COMPUTE) + 0 * b
@@ -147,6 +146,7 @@ def _place(source, origin, k, t, is_hard, SAMPLE: tl.constexpr, COMPUTE: tl.cons
     is_good = is_beyond & (distance >= NEAREST) & (distance <= FARTHEST)
     is_open = is_live & (~is_good)
     if any_row(is_open):
+        slack = deviation * SLACK
         root = _roots(source, origin, wanted, slack, t, is_hard, found, is_open, COMPUTE)
         b = tl.where(is_open, root, b)
     low = pick(b, 0)

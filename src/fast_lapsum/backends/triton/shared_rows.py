@@ -97,7 +97,7 @@ def gather_rows(
             1,
             CHUNK_LANES,
         ),
-        *(out, low, high, none, inverse, tl.zeros((), tl.int32), LISTED, COMPUTE),
+        *(out, low, high, none, inverse, tl.zeros((), tl.int32), LISTED, False, COMPUTE),
     )
 
 

@@ -155,18 +155,26 @@ def _shared(
     sample = {"SAMPLE": plan.sample, "RUN": plan.run}
     few = {"SAMPLE": min(plan.sample, SAMPLE), "RUN": plan.run}  # to tell what score is common
     lists = {"LISTED": plan.listed, "LANES": plan.lanes}
+    wider = plan.gather_warps // plan.warps  # lists of more threads are shorter
     options = {"num_warps": plan.warps, "maxnreg": 128, "enable_fp_fusion": False}
     steps = []
     for turn in range(1 + hard):
         first = {"TURN": turn, "LARGEST": largest}
         placing = first | sample | {"LANES": 32 * plan.sample_warps} | each
-        gathering = first | {"READ": plan.read} | lists | each
+        gathering = first | {"READ": plan.read, "LISTED": plan.listed // wider} | each
+        gathering |= {"LANES": plan.lanes * wider}
         solving = first | {"READ": plan.read_again} | lists | few | each
         steps += [
             Step(
                 place_rows, row_count, (), placing, {"num_warps": plan.sample_warps, "maxnreg": 128}
             ),
-            Step(gather_rows, row_count * plan.chunks, shape, gathering, options),
+            Step(
+                gather_rows,
+                row_count * plan.chunks,
+                shape,
+                gathering,
+                options | {"num_warps": plan.gather_warps, "maxnreg": 64},
+            ),
             Step(
                 solve_rows,
                 teams * size,
