@@ -44,10 +44,10 @@ def held(n: int) -> TeamPlan:
     return TeamPlan(block, 1, 1, sample=32, sample_warps=1, run=2)
 
 
-def in_chunks(n: int, length: int = 64, **changes: Any) -> SharedPlan:
-    """Chunks of a few scores each; their length is a multiple of 64."""
+def in_chunks(n: int, length: int = 128, **changes: Any) -> SharedPlan:
+    """Chunks of a few scores each; their length is a multiple of 128."""
     plan = SharedPlan(-(-n // length), length, sample=32, sample_warps=1, run=2, warps=1)
-    plan = plan._replace(read=2, read_again=2, listed=2, written=2, piece=64)
+    plan = plan._replace(gather_warps=2, read=2, read_again=2, listed=4, written=2, piece=64)
     return plan._replace(**changes)
 
 

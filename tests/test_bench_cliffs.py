@@ -35,7 +35,8 @@ def run(**settings: Any) -> dict[str, Any]:
 
 
 def test_the_calls_are_those_that_were_asked_for() -> None:
-    assert cliffs.SHAPES == ((1, 3_000_000), (64, 200_000), (256, 30_000), (1, 10**5), (1024, 4096))
+    asked = ((1, 3_000_000), (64, 200_000), (256, 30_000), (1, 10**5), (1024, 4096))
+    assert (*asked, (128, 200_000)) == cliffs.SHAPES
     assert cliffs.TEMPERATURES == (0, 1e-4, 0.01, 0.3, 3)
     assert cliffs.budgets(30_000) == (0, 1, 50.5, 30, 1875, 15_000, 29_997, 30_000)
     assert cliffs.LIMIT == 3

@@ -7,6 +7,7 @@ import math
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -168,21 +169,24 @@ class TestExperiment:
 INTERPRETED = """
 import torch
 from fast_lapsum import threshold
+from fast_lapsum.backends.triton.config import SharedPlan
 from fast_lapsum.bench import gpu_sampler
-from fast_lapsum.triton import launch
+from interpreter_speed import install
 
-settings = launch.Streaming(
-    tile=256, mask_tile=256, singles=512, sample_chunks=64, sample_programs=2, capacity=1024,
-    settle_tile=256, rounds=2,
-)
+install()
+plan = SharedPlan(chunks=2, length=4096, sample=4096, read=4, piece=2048)
 torch.manual_seed(0)
 scores = torch.randn(2, 6000)
-bands = gpu_sampler.sample_bands(scores, 1500, 1.0, settings)
+bands = gpu_sampler.sample_bands(scores, 1500, 1.0, plan)
 true = threshold(scores.double(), 1500, 1.0)
 assert bool(((bands.lower <= true) & (true <= bands.upper)).all()), (bands, true)
 assert float((bands.upper - bands.lower).max()) < 0.5, bands
-assert bool(((bands.lower <= bands.trial) & (bands.trial <= bands.upper)).all()), bands
-assert bands.is_settled.dtype == torch.bool
+assert bands.lower.dtype == bands.upper.dtype == torch.float64
+assert bands.is_settled.tolist() == [True, True], bands
+bands = gpu_sampler.sample_bands(scores, 1500, 0.0, plan)
+rank = scores.sort(-1, descending=True).values[:, 1499]
+assert bool(((bands.lower <= rank) & (rank <= bands.upper)).all()), (bands, rank)
+assert bands.is_settled.tolist() == [True, True], bands
 try:
     gpu_sampler.sample_bands(scores, 375, 1.0)
 except ValueError as error:
@@ -197,7 +201,7 @@ def test_the_gpu_sampler_is_the_forwards() -> None:
     pytest.importorskip("triton", reason="Triton is not installed")
     done = subprocess.run(
         [sys.executable, "-c", INTERPRETED],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
+        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(Path(__file__).parent)},
         capture_output=True,
         text=True,
     )

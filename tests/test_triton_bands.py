@@ -43,7 +43,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 #: Who reads a long row.
 WAYS: dict[str, Callable[[int], Plans]] = {
     "one program": lambda n: Plans(ONE_PROGRAM),
-    "in chunks": lambda n: Plans(in_chunks(n, 128)),
+    "in chunks": lambda n: Plans(in_chunks(n)),
 }
 Way = Callable[[int], Plans]
 
@@ -69,7 +69,7 @@ def assert_right(
 def assert_hard(scores: Tensor, k: Tensor, plans: Plans, *, largest: bool = True) -> None:
     """Ones for the k highest, the earliest of tied scores first, and zeros."""
     p, _ = forward(scores, k, 0.1, largest=largest, hard=True, plans=plans)
-    order = scores.argsort(-1, descending=largest, stable=True)
+    order = scores.argsort(dim=-1, descending=largest, stable=True)
     ranks = torch.empty_like(order).scatter_(
         -1, order, torch.arange(scores.shape[-1]).expand_as(order)
     )
@@ -239,7 +239,7 @@ def test_a_hard_mask_where_a_sample_misleads(name: str, lie: Callable[..., None]
     scores = (4 * normal(1, n, seed=5, dtype=torch.float32)).round() / 4
     boundary = float(scores.sort(descending=True).values[0, 39])
     lie([LIES[name](boundary)])
-    for plans in [Plans(ONE_PROGRAM), Plans(in_chunks(n, 128))][list(LIES).index(name) % 2 :: 2]:
+    for plans in [Plans(ONE_PROGRAM), Plans(in_chunks(n))][list(LIES).index(name) % 2 :: 2]:
         assert_hard(scores, _numbers(40), plans)
 
 
@@ -352,7 +352,7 @@ def test_many_infinite_scores(way: Way) -> None:
 def test_ties_across_chunks(largest: bool) -> None:
     """The earliest of tied scores first, whichever chunk they are in."""
     n = 300
-    plans = Plans(in_chunks(n, 64))
+    plans = Plans(in_chunks(n))
     scores = torch.ones(4, n)
     scores[1:] = normal(3, n, seed=6, dtype=torch.float32).round()
     ordered = scores[1].sort(descending=largest).values

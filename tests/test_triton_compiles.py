@@ -1,14 +1,16 @@
 """Every GPU kernel compiles, down to machine code, for the GPUs there are; no GPU is needed.
 
-The launches are those of launch.py and long_rows.py, recorded, with all their parameters.
+The launches are those of launch.py, recorded, with all their parameters.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
@@ -23,124 +25,21 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime import JITFunction
 
-from fast_lapsum.triton import launch, long_rows
+from fast_lapsum.backends.triton import launch, steps
 
-#: The modules that launch, and the kernels in each.
-LAUNCHING = (launch, long_rows)
-KERNELS = {
-    name: value
-    for module in LAUNCHING
-    for name, value in vars(module).items()
-    if isinstance(value, JITFunction)
-}
 TYPES = {
     torch.float16: "fp16",
     torch.bfloat16: "bf16",
     torch.float32: "fp32",
     torch.float64: "fp64",
     torch.bool: "i1",
-    torch.int32: "i32",
     torch.int64: "i64",
 }
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
-CORES = 132
 #: Bytes that a program may have on every GPU named here.
 SHARED_MEMORY = 99 << 10
-#: A row that one program does not hold.
-LENGTHS = (launch.longest_block(4) + 1,)
-
-
-class Launch(NamedTuple):
-    """A kernel with its arguments as the compiler sees them."""
-
-    kernel: str
-    signature: tuple[tuple[str, str], ...]
-    constants: tuple[tuple[str, Any], ...]
-    multiples_of_16: tuple[str, ...]
-    options: tuple[tuple[str, int], ...]
-
-
-def _describe(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Launch:
-    """What Triton makes of a launch: None and 1 are constants, multiples of 16 are told."""
-    names = KERNELS[name].arg_names
-    values = dict(zip(names, args, strict=False)) | {k: v for k, v in kwargs.items() if k in names}
-    assert list(values) == names
-    signature: dict[str, str] = {}
-    constants: dict[str, Any] = {}
-    aligned = []
-    plain = {p.name for p in KERNELS[name].params if p.do_not_specialize}
-    for argument, value in values.items():
-        is_one = type(value) is int and value == 1 and argument not in plain
-        if argument.isupper() or value is None or is_one:
-            signature[argument], constants[argument] = "constexpr", value
-        elif isinstance(value, Tensor):
-            signature[argument] = "*" + TYPES[value.dtype]
-            if value.storage_offset() * value.itemsize % 16 == 0:
-                aligned.append(argument)
-        elif isinstance(value, float):
-            signature[argument] = "fp32"
-        else:
-            signature[argument] = "i32" if -(2**31) <= value < 2**31 else "i64"
-            if value % 16 == 0 and argument not in plain:
-                aligned.append(argument)
-    options = {k: v for k, v in kwargs.items() if k not in names}
-    return Launch(
-        name,
-        tuple(signature.items()),
-        tuple(constants.items()),
-        tuple(aligned),
-        tuple(options.items()),
-    )
-
-
-@pytest.fixture
-def record(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Launch]]:
-    """The launches of a forward and a backward, which launch nothing."""
-    launches: list[Launch] = []
-
-    class Recorder:
-        def __init__(self, name: str) -> None:
-            self.name = name
-            self.arg_names = KERNELS[name].arg_names
-
-        def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
-            assert all(0 < count < 2**31 for count in grid)
-            return lambda *args, **kwargs: launches.append(_describe(self.name, args, kwargs))
-
-    for module in LAUNCHING:
-        for name in KERNELS.keys() & vars(module).keys():
-            monkeypatch.setattr(module, name, Recorder(name))
-        monkeypatch.setattr(module, "cores_of", lambda device: CORES)
-
-    def run(
-        shape: tuple[int, ...],
-        dtype: torch.dtype,
-        *,
-        tensors: bool = False,
-        masked: bool = False,
-        strided: bool = False,
-        largest: bool = True,
-        hard: bool = False,
-        overlap: bool = True,
-    ) -> list[Launch]:
-        monkeypatch.setattr(long_rows, "overlaps", lambda device: overlap)
-
-        def new(dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
-            return torch.empty(shape, dtype=dtype, device="meta")
-
-        scores, grad = new(dtype, shape), new(dtype, shape)
-        if strided:
-            scores, grad = new(dtype, shape[::-1]).mT, new(dtype, shape[::-1]).mT
-        mask = new(torch.bool, shape) if masked else None
-        rows = new(torch.float64, shape[:-1]) if tensors else None
-        launches.clear()
-        _, threshold = launch.forward(
-            scores, rows, 1.5, rows, 0.5, mask, rows, largest, hard, dtype
-        )
-        launch.backward(grad, scores, rows, 0.5, mask, threshold, largest, tensors)
-        return list(dict.fromkeys(launches))
-
-    return run
+KERNELS = {name: value for name, value in vars(steps).items() if isinstance(value, JITFunction)}
+Recorded = tuple[Any, tuple[Any, ...], dict[str, Any]]
 
 
 @pytest.fixture(autouse=True)
@@ -149,60 +48,176 @@ def fresh_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
 
 
-def _compile(what: Launch, capability: int) -> str:
-    """Down to machine code; returns the PTX."""
-    kernel = KERNELS[what.kernel]
-    positions = {name: position for position, name in enumerate(kernel.arg_names)}
-    source = ASTSource(
-        fn=kernel,
-        signature=dict(what.signature),
-        constexprs=dict(what.constants),
-        attrs={(positions[name],): [["tt.divisibility", 16]] for name in what.multiples_of_16},
-    )
-    compiled = triton.compile(
-        source, target=GPUTarget("cuda", capability, 32), options=dict(what.options)
-    )
-    assert compiled.asm["cubin"], f"{what.kernel} has no machine code"
-    assert compiled.metadata.shared <= SHARED_MEMORY, f"{what.kernel}: {compiled.metadata.shared}"
+@pytest.fixture
+def record(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Recorded]]:
+    """The launches of a forward and a backward, which launch nothing."""
+    launches: list[Recorded] = []
+
+    class Recorder:
+        def __init__(self, kernel: Any) -> None:
+            self.kernel = kernel
+            self.arg_names = kernel.arg_names
+
+        def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+            assert all(0 < count < 2**31 for count in grid)
+            return lambda *args, **kwargs: launches.append((self.kernel, args, kwargs))
+
+    for name, kernel in KERNELS.items():
+        monkeypatch.setattr(steps, name, Recorder(kernel))
+    monkeypatch.setattr(launch, "room_of", lambda device: 132)
+    monkeypatch.setattr(launch, "on_device", lambda scores: contextlib.nullcontext())
+
+    def run(
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        *,
+        everything: bool = False,
+        hard: bool = False,
+    ) -> list[Recorded]:
+        def new(dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+            return torch.empty(shape, dtype=dtype, device="meta")
+
+        scores = new(dtype, shape[::-1]).mT if everything else new(dtype, shape)
+        mask = new(torch.bool, shape) if everything else None
+        rows = new(torch.float64, shape[:-1]) if everything else None
+        largest = not everything
+        launches.clear()
+        _, pairs = launch.forward(scores, rows, 1.5, rows, 0.5, mask, rows, largest, hard, dtype)
+        launch.backward(scores, scores, rows, 0.5, mask, pairs, largest, everything)
+        return list(launches)
+
+    return run
+
+
+def _describe(value: Any, place: tuple[int, ...], constants: Any, attributes: Any) -> Any:
+    """What Triton makes of an argument: None and 1 are constants, multiples of 16 are told."""
+    if isinstance(value, tuple):
+        parts = [_describe(v, (*place, i), constants, attributes) for i, v in enumerate(value)]
+        return type(value)(*parts)
+    if value is None or (type(value) is int and value == 1):
+        constants[place] = value
+        return "constexpr"
+    if isinstance(value, Tensor):
+        attributes[place] = [["tt.divisibility", 16]]
+        return "*" + TYPES[value.dtype]
+    if isinstance(value, float):
+        return "fp32"
+    if value % 16 == 0:
+        attributes[place] = [["tt.divisibility", 16]]
+    return "i32" if -(2**31) <= value < 2**31 else "i64"
+
+
+def _source(launched: Recorded) -> ASTSource:
+    """A kernel with its arguments as the compiler sees them."""
+    kernel, args, kwargs = launched
+    constants: dict[tuple[int, ...], Any] = {}
+    attributes: dict[tuple[int, ...], Any] = {}
+    signature: dict[str, Any] = {}
+    for place, parameter in enumerate(kernel.params):
+        name = parameter.name
+        if name in kwargs:
+            signature[name], constants[place,] = "constexpr", kwargs[name]
+        elif parameter.do_not_specialize:
+            signature[name] = "i32"
+        else:
+            signature[name] = _describe(args[place], (place,), constants, attributes)
+    return ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=attributes)
+
+
+def _compile(launched: Recorded, capability: int = 90) -> str:
+    """Down to machine code, for an H100 or H200 if nothing else is said; returns the PTX."""
+    kernel, _, kwargs = launched
+    options = {name: value for name, value in kwargs.items() if name not in kernel.arg_names}
+    source = _source(launched)
+    compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+    assert compiled.asm["cubin"], f"{kernel.__name__} has no machine code"
+    assert compiled.metadata.shared <= SHARED_MEMORY, compiled.metadata.shared
     return str(compiled.asm["ptx"])
 
 
-def test_every_kernel_is_compiled_here(record: Callable[..., list[Launch]]) -> None:
-    """The row lengths below launch all that there is to launch."""
-    assert KERNELS
-    launched = {what.kernel for n in LENGTHS for what in record((2, n), torch.float32)}
+def _sums_with_a_fused_product(ptx: str) -> int:
+    """Additions of another thread's number into which a thread's own product went unrounded."""
+    shuffled: set[str] = set()
+    count = 0
+    for line in ptx.splitlines():
+        operation, _, operands = line.strip().rstrip(";").replace("{", "").partition(" ")
+        names = re.findall(r"%\w+", operands)
+        if not names:
+            continue
+        if operation.startswith("shfl") or (
+            operation.startswith("mov") and shuffled.intersection(names[1:])
+        ):
+            shuffled.add(names[0])
+        count += operation.startswith("fma") and names[-1] in shuffled
+    return count
+
+
+def test_rows_of_eight_are_in_one_thread_each(record: Callable[..., list[Recorded]]) -> None:
+    """What the layout of a tile is for: no number goes from thread to thread."""
+    for launched in record((4096, 8), torch.float32):
+        assert "shfl" not in _compile(launched)
+
+
+@pytest.mark.parametrize("n", [8, 33, 64])
+def test_threads_of_a_warp_agree_about_sums(record: Callable[..., list[Recorded]], n: int) -> None:
+    """With rows that begin anywhere, every thread may have one score of a row."""
+    for launched in record((3, n), torch.float32, everything=True):
+        assert _sums_with_a_fused_product(_compile(launched)) == 0
+
+
+#: Rows of every kind: in tiles, held by teams, one program each, in chunks.
+SHAPES = ((3, 300), (1, 100_000), (100, 100_000), (2, 10_000_000))
+
+
+def test_every_kernel_is_compiled_here(record: Callable[..., list[Recorded]]) -> None:
+    """The shapes below launch all that there is to launch."""
+    launched = {what[0].__name__ for shape in SHAPES for what in record(shape, torch.float32)}
     assert launched == set(KERNELS)
 
 
-@pytest.mark.parametrize("capability", [80, 90, 100])
-def test_float32_compiles_everywhere(record: Callable[..., list[Launch]], capability: int) -> None:
-    overlap = capability >= 90
-    launches = [what for n in LENGTHS for what in record((2, n), torch.float32, overlap=overlap)]
-    for what in dict.fromkeys(launches):
-        _compile(what, capability)
-
-
-@pytest.mark.parametrize(
-    ("dtype", "masked"),
-    [  # float32 is above; float16 differs from bfloat16 in the conversion alone
-        pytest.param(dtype, masked, marks=[pytest.mark.slow] * (dtype == torch.float16))
-        for dtype in DTYPES
-        for masked in (False, True)
-    ][1:],
-    ids=str,
-)
-def test_every_dtype_compiles(
-    record: Callable[..., list[Launch]], dtype: torch.dtype, masked: bool
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("capability", [80, 100])
+def test_other_gpus(
+    record: Callable[..., list[Recorded]], shape: tuple[int, int], capability: int
 ) -> None:
-    """Plain calls, and calls with everything: masks, strides, tensors, the smallest."""
-    for what in record(
-        (3, 70_001), dtype, masked=masked, strided=masked, tensors=masked, largest=not masked
-    ):
-        _compile(what, 90)
+    for launched in record(shape, torch.float32):
+        _compile(launched, capability)
 
 
-def test_huge_rows_compile(record: Callable[..., list[Launch]]) -> None:
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_every_dtype_compiles(record: Callable[..., list[Recorded]], dtype: torch.dtype) -> None:
+    for launched in record((3, 128), dtype):
+        _compile(launched)
+
+
+def test_blocks_compile(record: Callable[..., list[Recorded]]) -> None:
+    """One row per program: plain, and with everything and hard masks."""
+    launches = record((3, 4096), torch.float32)
+    launches += record((3, 1000), torch.bfloat16, everything=True, hard=True)
+    for launched in launches:
+        _compile(launched)
+
+
+@pytest.mark.parametrize("shape", SHAPES[1:], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_long_rows_compile(
+    record: Callable[..., list[Recorded]], dtype: torch.dtype, shape: tuple[int, int]
+) -> None:
+    for launched in record(shape, dtype):
+        _compile(launched)
+
+
+@pytest.mark.parametrize("shape", SHAPES[1:], ids=str)
+def test_rows_with_everything_compile(
+    record: Callable[..., list[Recorded]], shape: tuple[int, int]
+) -> None:
+    """Hard masks of long rows; masks, strides, tensors, the smallest."""
+    for launched in record(shape, torch.bfloat16, everything=True, hard=True):
+        _compile(launched)
+
+
+def test_huge_rows_compile(record: Callable[..., list[Recorded]]) -> None:
     """Lengths and strides beyond 32 bits."""
-    for what in record((2, 2**31 + 1024), torch.bfloat16):
-        assert "i64" in dict(what.signature).values()
-        _compile(what, 90)
+    for launched in record((2, 2**31 + 1024), torch.bfloat16):
+        assert "i64" in str(_source(launched).signature["call"])
+        _compile(launched)

@@ -52,17 +52,3 @@ def groups(tensors: tuple[Tensor | None, ...]) -> Iterator[Group]:
             rest, index = divmod(rest, size)
             offsets = [o + index * s for o, s in zip(offsets, strides, strict=True)]
         yield Group(offsets, number * outer * inner, outer, inner, pairs)
-
-
-def slabs(group: Group, most_rows: int) -> Iterator[Group]:
-    """A group in pieces of at most so many rows, as far as its outer dimension allows."""
-    size = max(1, most_rows // group.inner)
-    for start in range(0, group.outer, size):
-        yield group._replace(
-            offsets=[
-                offset + start * outer
-                for offset, (outer, _) in zip(group.offsets, group.strides, strict=True)
-            ],
-            first_row=group.first_row + start * group.inner,
-            outer=min(size, group.outer - start),
-        )

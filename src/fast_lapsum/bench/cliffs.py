@@ -30,6 +30,7 @@ SHAPES: tuple[Shape, ...] = (
     (256, 30_000),
     (1, 100_000),
     (1024, 4096),
+    (128, 200_000),
 )
 #: So small that the figures mean nothing.
 QUICK_SHAPES: tuple[Shape, ...] = ((1, 3000), (8, 200))

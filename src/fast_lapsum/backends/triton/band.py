@@ -30,7 +30,14 @@ def _carried(total, upper, lower, inverse):
     """A sum of decays relative to one place, as it is relative to the other."""
     # Beyond an end that is infinite there is nothing, and the distance from there is no number.
     distance = upper.to(tl.float64) - lower.to(tl.float64)
-    factor = tl.exp2(distance * -inverse.to(tl.float64))
+    exponent = distance * -inverse.to(tl.float64)
+    if inverse.dtype == tl.float32:
+        # Whole powers of two are exact, and the rest of the exponent has all its digits.
+        whole = tl.floor(tl.maximum(exponent, -1000.0))
+        rest = tl.exp2((exponent - whole).to(tl.float32)).to(tl.float64)
+        factor = rest * ((whole.to(tl.int64) + 1023) << 52).to(tl.float64, bitcast=True)
+    else:
+        factor = tl.exp2(exponent)
     return tl.where(total > 0, total * factor, 0.0)
 
 

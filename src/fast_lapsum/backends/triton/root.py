@@ -18,12 +18,14 @@ from .numbers import (
     any_row,
     as_finite,
     closed_form_step,
+    exponent_scale,
     hypotenuse,
     interpolate,
     lift_of,
     middle_float,
     model_factor,
     negligible_step,
+    smallest_normal,
     sum_of_two,
 )
 from .passes import look_at, measure, over_rows
@@ -38,6 +40,8 @@ LONGEST_STEP = tl.constexpr(60.0)
 #: Sums of so much on both sides are those of many scores, and a straight step may be so long.
 DENSE = tl.constexpr(4.0)
 LONGEST_STRAIGHT = tl.constexpr(1000.0)
+#: A rank that is so near is left to the iteration, which knows the nearest scores.
+FEW = tl.constexpr(3.0)
 
 
 class Row(NamedTuple):
@@ -134,7 +138,10 @@ def approach(
     """Cheap looks, from a guess to the root, or to where the iteration begins.
 
     A look takes one closed-form step, and one that is short enough is exact: two to five do for
-    most rows. ``first`` is a look at the guess that was taken before, or None.
+    most rows. In the hard limit the sums of a look tell how dense the scores are within its reach,
+    which a straight step needs, and the reach shrinks as the rank comes near. ``error`` is how far
+    off the guess may be, and the first reach. ``first`` is a look at the guess that was taken
+    before, or None.
     """
     b = guess  # where the first look was taken, be that in the bracket or not
     if first is None:
@@ -142,20 +149,26 @@ def approach(
     is_exact = is_live & (row.k != row.k)
     step = tl.zeros_like(b)
     slope = tl.zeros_like(b)
-    is_near = (~row.is_hard) & (3 * error <= row.t * LONGEST_STEP)
+    reach = tl.where(row.is_hard, reach_of(error, COMPUTE), row.t)
+    inverse = tl.where(row.is_hard, exponent_scale(reach, COMPUTE), row.inverse)
+    is_near = tl.where(row.is_hard, error > 0, 3 * error <= row.t * LONGEST_STEP)
     is_going = is_live & is_near & (tl.abs(guess) < float("inf"))
     looks = 0
     while any_row(is_going):
         if first is None:
-            look, crossings = look_at(source, b, row.inverse, crossings, COMPUTE)
+            look, crossings = look_at(source, b, inverse, crossings, COMPUTE)
         else:
             look = first
             if looks > 0:
-                look, crossings = look_at(source, b, row.inverse, crossings, COMPUTE)
+                look, crossings = look_at(source, b, inverse, crossings, COMPUTE)
         looks += 1
         count_excess = _minus_budget(look.above, row.k, COMPUTE)
         excess = (count_excess + 0.5 * (look.below - look.higher)).to(COMPUTE)
-        bracket = _narrowed(bracket, b, excess, is_going)
+        over = tl.where(row.is_hard, count_excess.to(COMPUTE), excess)
+        # A boundary that equals b is still to be found: the end is beyond it then.
+        beside = b + tl.abs(b) * 2.0**-20 + smallest_normal(COMPUTE)
+        end = tl.where(row.is_hard & (over < 0), beside, b)
+        bracket = _narrowed(bracket, end, over, is_going)
         relative = closed_form_step(
             count_excess.to(COMPUTE), look.below.to(COMPUTE), look.higher.to(COMPUTE), excess
         )
@@ -163,25 +176,37 @@ def approach(
         # Among many scores the mass is straight over distances at which the closed form, which
         # knows nothing of the scores ahead, would take many steps.
         is_dense = tl.minimum(look.below, look.higher) >= DENSE
-        straight = 2 * excess / tl.maximum(tails, SQUARABLE)
-        is_straight = is_dense & (tl.abs(relative) > 1) & (tl.abs(straight) < LONGEST_STRAIGHT)
+        straight = 2 * over / tl.maximum(tails, SQUARABLE)
+        is_straight = is_dense & (tl.abs(straight) < LONGEST_STRAIGHT)
+        is_straight = is_straight & (row.is_hard | (tl.abs(relative) > 1))
         relative = tl.where(is_straight, straight, relative)
         # The squares of smaller sums are no normal numbers: the iteration does without them.
         is_told = tails >= SQUARABLE
-        is_short = is_told & (tl.abs(relative) <= negligible_step(COMPUTE))
-        is_short = is_short | (tl.abs(excess) <= row.slack)
+        is_short = is_told & (tl.abs(relative) <= negligible_step(COMPUTE)) & (~row.is_hard)
+        is_short = is_short | ((tl.abs(over) <= row.slack) & (~row.is_hard))
         is_exact = is_exact | (is_going & is_short)
-        step = tl.where(is_going, row.t * relative, step)
-        slope = tl.where(is_going, 0.5 * tails / row.t, slope)
-        b = tl.where(is_going & (~is_short), b + step, b)
-        is_inner = (bracket.left < b) & (b < bracket.right) & (looks < STEPS)
+        step = tl.where(is_going, reach * relative, step)
+        slope = tl.where(is_going, 0.5 * tails / reach, slope)
         # Where few scores are near and many are to be crossed, counts lead: see the iteration.
         is_led = tl.abs(relative) < LONGEST_STEP
         if source.team is not None:
             is_led = is_led & (tl.abs(excess) <= 4 * tails)
-        is_more = is_told & (~is_short) & is_inner & (is_straight | is_led)
-        is_going = is_going & is_more
+        is_led = tl.where(row.is_hard, is_straight & (tl.abs(over) > FEW), is_straight | is_led)
+        moves = is_going & (~is_short) & tl.where(row.is_hard, is_straight, b == b)
+        b = tl.where(moves, b + step, b)
+        is_inner = (bracket.left < b) & (b < bracket.right) & (looks < STEPS)
+        is_going = is_going & is_told & (~is_short) & is_inner & is_led
+        wanted = tl.maximum(0.25 * tl.abs(over), 8 * DENSE)
+        shrunk = reach * tl.minimum(wanted / tl.maximum(tails, 1.0), 1.0)
+        reach = tl.where(row.is_hard, shrunk, reach)
+        inverse = tl.where(row.is_hard, exponent_scale(reach, COMPUTE), inverse)
     return Trial(b, step, slope, is_exact), bracket, crossings
+
+
+@triton.jit
+def reach_of(error, COMPUTE: tl.constexpr):
+    """Over which distance a look in the hard limit finds out how dense the scores are."""
+    return tl.maximum(error, smallest_normal(COMPUTE))
 
 
 @triton.jit

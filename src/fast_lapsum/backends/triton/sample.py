@@ -10,16 +10,16 @@ import triton.language as tl
 from .numbers import any_row, as_finite, exponent_scale, pick, prior_bracket, smallest_normal
 from .passes import Source, constexpr_function, look_at, measure
 from .root import MOST_STEPS, Row, approach, bracket_of, iterate
-from .solve import guess_of, survey_rows
+from .solve import Guess, guess_of, survey_rows
 from .views import load_scores, part_indices, row_start
 
 #: The ends of a band are so many standard deviations of the sample's count from the share of the
 #: budget, give or take a few: that they are found at once counts more than where they are.
-DEVIATIONS = tl.constexpr(5.0)
-SLACK = tl.constexpr(2.0)
+DEVIATIONS = tl.constexpr(4.0)
+SLACK = tl.constexpr(1.5)
 #: What is found quickly will do between so many of them.
-NEAREST = tl.constexpr(2.5)
-FARTHEST = tl.constexpr(10.0)
+NEAREST = tl.constexpr(2.0)
+FARTHEST = tl.constexpr(8.0)
 #: A guess is looked for with so many deviations to spare.
 GUESS_SLACK = tl.constexpr(0.25)
 #: The temperature that suits all, in standard deviations of the scores, and the looks it takes.
@@ -61,12 +61,16 @@ def _aim(origin, wanted, slack, t, is_hard, found, COMPUTE: tl.constexpr):
 
 
 @triton.jit
+def _smooth(mean, square):
+    """The temperature that suits all."""
+    return tl.sqrt(tl.maximum(square - mean * mean, 0.0)).to(tl.float64) * SMOOTH
+
+
+@triton.jit
 def _near_roots(source, origin, wanted, slack, t, found, is_live, COMPUTE: tl.constexpr):
     """Where about they are taken, whatever t is: a few looks at a temperature that suits all."""
     _, mean, square = found
-    t_smooth = SMOOTH * tl.sqrt(tl.maximum(square - mean * mean, 0.0)).to(tl.float64)
-    t_smooth = tl.maximum(t_smooth, smallest_normal(COMPUTE))
-    t_smooth = tl.where(t_smooth > t, t_smooth, tl.maximum(t, smallest_normal(COMPUTE)))
+    t_smooth = tl.maximum(_smooth(mean, square), tl.maximum(t, smallest_normal(COMPUTE)))
     row, bracket, guess = _aim(origin, wanted, slack, t_smooth, t != t, found, COMPUTE)
     nobody = tl.zeros((), tl.int32)
     trial, _, _ = approach(
@@ -109,7 +113,7 @@ def _share_of(survey, square, mean, k, n, t, is_hard, SAMPLE: tl.constexpr, COMP
 
 @triton.jit
 def _guess(source, origin, k, t, is_hard, SAMPLE: tl.constexpr, COMPUTE: tl.constexpr):
-    """One row's threshold, as far as the sample that ``source`` is can tell."""
+    """The :class:`Guess` at one row's threshold that the sample ``source`` allows."""
     found = survey_rows(source, origin, SAMPLE, COMPUTE)
     survey, mean, square = found
     share, deviation = _share_of(
@@ -117,7 +121,7 @@ def _guess(source, origin, k, t, is_hard, SAMPLE: tl.constexpr, COMPUTE: tl.cons
     )
     is_live = survey.finite > 1
     b = _near_roots(source, origin, share, deviation * GUESS_SLACK, t, found, is_live, COMPUTE)
-    return tl.where(is_live, b, origin)
+    return Guess(tl.where(is_live, b, origin), _smooth(mean, square).to(COMPUTE))
 
 
 @triton.jit
@@ -225,7 +229,7 @@ def sample_guess(
     LANES: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
-    """A guess at one row's threshold."""
+    """A :class:`Guess` at one row's threshold."""
     r, origin = _sampled(call, outer, inner, LARGEST, SAMPLE, RUN, LANES, COMPUTE)
     return _guess(
         Source(

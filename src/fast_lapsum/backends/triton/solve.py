@@ -177,8 +177,9 @@ def solve(source, survey, k, t, is_hard, guess, look, crossings, COMPUTE: tl.con
             lift_left = lift_of(bracket.over_left, target.to(COMPUTE), row.count)
             lift_right = lift_of(bracket.over_right, target.to(COMPUTE), row.count)
             b = interpolate(bracket.left, bracket.right, lift_left, lift_right, COMPUTE)
+            error = tl.where(is_hard, 0.125 * bracket.right - 0.125 * bracket.left, 0.0)
             trial, bracket, crossings = approach(
-                *(source, row, bracket, b, 0 * b),
+                *(source, row, bracket, b, error),
                 *(is_live, None, crossings, MOST_STEPS, COMPUTE),
             )
         hi = tl.where(is_live, trial.b, hi)

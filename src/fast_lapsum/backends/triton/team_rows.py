@@ -12,6 +12,7 @@ import triton.language as tl
 from .mask import is_in_limit
 from .numbers import any_row, exponent_scale, smallest_normal
 from .passes import Look, Source, Survey, over_rows, read_parts
+from .root import reach_of
 from .sample import sample_guess
 from .solve import Guess, solve
 from .team import Team, clear, read_note, words_of, write_note
@@ -42,9 +43,10 @@ def guess_rows(
     k = budget_of(call, outer, inner)
     t = temperature_of(call, outer, inner)
     is_hard = t < smallest_normal(COMPUTE)
-    b = sample_guess(call, outer, inner, k, t, is_hard, LARGEST, SAMPLE, RUN, LANES, COMPUTE)
+    guess = sample_guess(call, outer, inner, k, t, is_hard, LARGEST, SAMPLE, RUN, LANES, COMPUTE)
     start = warm_start_of(warm_start, outer, inner, LARGEST, COMPUTE)
-    write_note(words, 0, tl.where((start == start) & (~is_hard), start, b), CHUNK_LANES)
+    write_note(words, 0, tl.where((start == start) & (~is_hard), start, guess.b), CHUNK_LANES)
+    write_note(words, 1, tl.where(is_hard, guess.error, 0.0), CHUNK_LANES)
 
 
 @triton.jit
@@ -58,7 +60,8 @@ def _solve_row(source, again, out, threshold, row, HARD: tl.constexpr, COMPUTE: 
     is_hard = t < smallest_normal(COMPUTE)
     crossings = tl.zeros((), tl.int32)
     b = read_note(source.team.words, 0, source.CHUNK_LANES).to(COMPUTE)
-    inverse = exponent_scale(tl.where(is_hard, smallest_normal(COMPUTE), t), COMPUTE)
+    error = read_note(source.team.words, 1, source.CHUNK_LANES).to(COMPUTE)
+    inverse = exponent_scale(tl.where(is_hard, reach_of(error, COMPUTE), t), COMPUTE)
     found, crossings = over_rows(source, (b, inverse), crossings, "first", COMPUTE)
     above, below, higher, nothings, lowest, highest = found
     look = Look(above, below, higher)
@@ -69,7 +72,7 @@ def _solve_row(source, again, out, threshold, row, HARD: tl.constexpr, COMPUTE: 
         counted, crossings = over_rows(source, (0 * b,), crossings, "survey", COMPUTE)
         finite, infinite, nans, lowest, highest, _, _ = counted
     survey = Survey(finite, infinite, nans, lowest.to(COMPUTE), highest.to(COMPUTE))
-    guess = Guess(b, 0 * b)
+    guess = Guess(b, error)
     pair, crossings = solve(source, survey, k, t, is_hard, guess, look, crossings, COMPUTE)
     if source.team.member == 0:
         store_pair(threshold, row, pair.hi, pair.lo, row >= 0)
