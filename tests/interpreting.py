@@ -33,8 +33,9 @@ class Plans(NamedTuple):
     backward: TilePlan | LongBackwardPlan | None = None
 
 
-#: One warp, few scores at a time: rows of a few hundred scores are long ones then.
-ONE_PROGRAM = LongPlan(warps=1, sample=32, read=2, listed=2, written=2)
+#: One warp, few scores at a time: rows of a few hundred scores are long ones then. Samples of fewer
+#: than 128 say next to nothing: both ends of a band would be open.
+ONE_PROGRAM = LongPlan(warps=1, sample=128, read=2, listed=2, written=2)
 GRADIENTS = LongBackwardPlan(block=64, warps=1, sum_programs=4, write_programs=2)
 
 
@@ -46,7 +47,7 @@ def held(n: int) -> TeamPlan:
 
 def in_chunks(n: int, length: int = 128, **changes: Any) -> SharedPlan:
     """Chunks of a few scores each; their length is a multiple of 128."""
-    plan = SharedPlan(-(-n // length), length, sample=32, sample_warps=1, run=2, warps=1)
+    plan = SharedPlan(-(-n // length), length, sample=128, sample_warps=1, run=2, warps=1)
     plan = plan._replace(gather_warps=2, read=2, read_again=2, listed=4, written=2, piece=64)
     return plan._replace(**changes)
 

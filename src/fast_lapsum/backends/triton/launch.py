@@ -116,8 +116,11 @@ def forward(
             (result,) = again.results
             result = result._replace(start=out.data_ptr())
             given = (call, again.row_count, None, result, threshold.data_ptr())
-            relaunch.run(again, device, given, *_words(again.words, scores, torch.int64))
-            return out, threshold
+            try:
+                relaunch.run(again, device, given, *_words(again.words, scores, torch.int64))
+                return out, threshold
+            except RuntimeError as error:  # there is less room now
+                shrink_room(scores.device, error)
     if hard and budget is not None:  # only a whole budget has a hard mask
         budget = torch.where(budget == budget.floor(), budget, math.nan)
     if n > longest_block(kept.itemsize):  # one group of all rows, whatever is expanded
@@ -201,7 +204,7 @@ def backward(
     if plain and n and scores.is_contiguous() and grad.is_contiguous():
         device = scores.device.index
         addresses = scores.data_ptr(), grad.data_ptr(), threshold.data_ptr()
-        aligned = tuple(address % 32 for address in addresses)  # grad may be wider than scores
+        aligned = tuple(address % 64 for address in addresses)  # grad may be wider than scores
         key = (scores.dtype, grad.dtype, scores.numel(), n, largest, device, aligned)
         if (again := relaunch.find(key, device)) is not None:
             call = again.call._replace(

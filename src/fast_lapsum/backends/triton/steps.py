@@ -156,6 +156,7 @@ def _shared(
     few = {"SAMPLE": min(plan.sample, SAMPLE), "RUN": plan.run}  # to tell what score is common
     lists = {"LISTED": plan.listed, "LANES": plan.lanes}
     wider = plan.gather_warps // plan.warps  # lists of more threads are shorter
+    assert plan.length % (32 * plan.gather_warps * plan.read) == 0  # or chunks would overlap
     options = {"num_warps": plan.warps, "maxnreg": 128, "enable_fp_fusion": False}
     steps = []
     for turn in range(1 + hard):
