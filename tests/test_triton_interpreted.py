@@ -103,10 +103,19 @@ def _table_row(distribution: str, n: int, dtype: torch.dtype) -> Tensor:
 @pytest.mark.parametrize(("dtype", "distribution"), TABLE, ids=str)
 def test_rows_of_any_distribution(dtype: torch.dtype, distribution: str) -> None:
     which = DTYPES.index(dtype) + list(DISTRIBUTIONS).index(distribution)
-    for n, every in ((2, 17), (49, 11 if dtype in FULL_DTYPES else 19)):
-        k, t = _some_pairs(n, which, every)
-        t = t.clamp(min=0.01) if dtype == torch.float16 else t  # 1 / t must exist
-        check(_table_row(distribution, n, dtype).expand(len(k), n), k, t)
+    k, t = _some_pairs(49, which, 11 if dtype in FULL_DTYPES else 19)
+    t = t.clamp(min=0.01) if dtype == torch.float16 else t  # 1 / t must exist
+    check(_table_row(distribution, 49, dtype).expand(len(k), 49), k, t)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_rows_of_two_scores(dtype: torch.dtype) -> None:
+    """Those of all distributions, several to a tile."""
+    pairs = [_some_pairs(2, number, 17) for number in range(len(DISTRIBUTIONS))]
+    rows = [_table_row(name, 2, dtype) for name in DISTRIBUTIONS]
+    scores = torch.cat([row.expand(len(k), 2) for row, (k, _) in zip(rows, pairs, strict=True)])
+    k, t = (torch.cat(column) for column in zip(*pairs, strict=True))
+    check(scores, k, t.clamp(min=0.01) if dtype == torch.float16 else t)
 
 
 #: Plans of longer rows take turns.

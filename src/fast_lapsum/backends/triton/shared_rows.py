@@ -1,7 +1,7 @@
 """The forward call on a few rows that are too long to hold: a launch each for the sample, the
 reading of all chunks, the root in the band, which is a team's work, and the mask.
 
-With a hard mask the first three are done twice, in TURNs: for the threshold and for the boundary.
+With a hard mask the first three are done in two turns: for the threshold and for the boundary.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .views import budget_of, coordinates, temperature_of
 from .write import leave_ties, store_pair
 
 
-@triton.jit(do_not_specialize=["row_count"])
+@triton.jit(do_not_specialize=["row_count", "turn"])
 def place_rows(
     call,
     row_count,
@@ -28,7 +28,7 @@ def place_rows(
     out,
     threshold,
     words,
-    TURN: tl.constexpr,
+    turn,
     LARGEST: tl.constexpr,
     SAMPLE: tl.constexpr,
     RUN: tl.constexpr,
@@ -36,20 +36,20 @@ def place_rows(
     CHUNK_LANES: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
-    """A band for each row's threshold (its boundary in the second TURN), and a meeting place."""
+    """A band for each row's threshold (its boundary in the second turn), and a meeting place."""
     row = tl.zeros((1,), tl.int64) + tl.program_id(0)
     words = words_of(words, tl.program_id(0), CHUNK_LANES)
     clear(words, CHUNK_LANES)
     outer, inner = coordinates(call, row, row_count)
     k = budget_of(call, outer, inner)
     t = temperature_of(call, outer, inner)
-    is_hard = (t < smallest_normal(COMPUTE)) | (TURN > 0)
+    is_hard = (t < smallest_normal(COMPUTE)) | (turn > 0)
     place = sample_place(call, outer, inner, k, t, is_hard, LARGEST, SAMPLE, RUN, LANES, COMPUTE)
     write_note(words, 0, place.low, CHUNK_LANES)
     write_note(words, 1, place.high, CHUNK_LANES)
 
 
-@triton.jit(do_not_specialize=["row_count"])
+@triton.jit(do_not_specialize=["row_count", "chunks", "turn"])
 def gather_rows(
     call,
     row_count,
@@ -59,7 +59,7 @@ def gather_rows(
     words,
     chunks,
     length,
-    TURN: tl.constexpr,
+    turn,
     LARGEST: tl.constexpr,
     READ: tl.constexpr,
     LISTED: tl.constexpr,
@@ -73,7 +73,7 @@ def gather_rows(
     outer, inner = coordinates(call, row, row_count)
     t = temperature_of(call, outer, inner)
     tiny = smallest_normal(COMPUTE)
-    inverse = exponent_scale(tl.where((t < tiny) | (TURN > 0), tiny, t), COMPUTE)
+    inverse = exponent_scale(tl.where((t < tiny) | (turn > 0), tiny, t), COMPUTE)
     team = Team(words_of(words, row_number, CHUNK_LANES), chunk, chunks, chunks)
     low = read_note(team.words, 0, CHUNK_LANES).to(COMPUTE)
     high = read_note(team.words, 1, CHUNK_LANES).to(COMPUTE)
@@ -101,7 +101,7 @@ def gather_rows(
     )
 
 
-@triton.jit(do_not_specialize=["row_count"])
+@triton.jit(do_not_specialize=["row_count", "chunks", "size", "turn"])
 def solve_rows(
     call,
     row_count,
@@ -112,7 +112,8 @@ def solve_rows(
     chunks,
     length,
     size,
-    TURN: tl.constexpr,
+    turn,
+    HARD: tl.constexpr,
     LARGEST: tl.constexpr,
     READ: tl.constexpr,
     LISTED: tl.constexpr,
@@ -122,7 +123,7 @@ def solve_rows(
     RUN: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
-    """Threshold pairs (boundaries and what chunks need of ties in the second TURN), by teams."""
+    """Threshold pairs (boundaries and what chunks need of ties in the second turn), by teams."""
     program = tl.program_id(0)
     number, member = program // size, program % size
     for row_number in range(number, row_count, tl.num_programs(0) // size):
@@ -130,7 +131,7 @@ def solve_rows(
         outer, inner = coordinates(call, row, row_count)
         k = budget_of(call, outer, inner)
         t = temperature_of(call, outer, inner)
-        is_hard = (t < smallest_normal(COMPUTE)) | (TURN > 0)
+        is_hard = (t < smallest_normal(COMPUTE)) | (turn > 0)
         team = Team(words_of(words, row_number, CHUNK_LANES), member, size, chunks)
         low = read_note(team.words, 0, CHUNK_LANES).to(COMPUTE)
         high = read_note(team.words, 1, CHUNK_LANES).to(COMPUTE)
@@ -155,37 +156,37 @@ def solve_rows(
             ),
             *(out, low, high, k, t, is_hard, tl.zeros((), tl.int32), LISTED, SAMPLE, RUN, COMPUTE),
         )
-        if TURN > 0:
-            leave_ties(
-                Source(
-                    None,
-                    0,
-                    call,
-                    outer,
-                    inner,
-                    team,
-                    length,
-                    None,
-                    True,
-                    True,
-                    LARGEST,
-                    1,
-                    READ,
-                    LANES,
-                    1,
-                    CHUNK_LANES,
-                ),
-                *(pair, crossings, COMPUTE),
-            )
-            if member == 0:
-                write_note(team.words, 2, pair.hi, CHUNK_LANES)
-                write_note(team.words, 3, pair.above, CHUNK_LANES)
-        else:
-            if member == 0:
-                store_pair(threshold, row, pair.hi, pair.lo, row >= 0)
+        if HARD:
+            if turn > 0:
+                leave_ties(
+                    Source(
+                        None,
+                        0,
+                        call,
+                        outer,
+                        inner,
+                        team,
+                        length,
+                        None,
+                        True,
+                        True,
+                        LARGEST,
+                        1,
+                        READ,
+                        LANES,
+                        1,
+                        CHUNK_LANES,
+                    ),
+                    *(pair, crossings, COMPUTE),
+                )
+                if member == 0:
+                    write_note(team.words, 2, pair.hi, CHUNK_LANES)
+                    write_note(team.words, 3, pair.above, CHUNK_LANES)
+        if (member == 0) & (turn == 0):
+            store_pair(threshold, row, pair.hi, pair.lo, row >= 0)
 
 
-@triton.jit(do_not_specialize=["row_count"])
+@triton.jit(do_not_specialize=["row_count", "chunks"])
 def write_rows(
     call,
     row_count,

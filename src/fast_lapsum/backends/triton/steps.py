@@ -160,26 +160,30 @@ def _shared(
     options = {"num_warps": plan.warps, "maxnreg": 128, "enable_fp_fusion": False}
     steps = []
     for turn in range(1 + hard):
-        first = {"TURN": turn, "LARGEST": largest}
+        first = {"LARGEST": largest}
         placing = first | sample | {"LANES": 32 * plan.sample_warps} | each
         gathering = first | {"READ": plan.read, "LISTED": plan.listed // wider} | each
         gathering |= {"LANES": plan.lanes * wider}
-        solving = first | {"READ": plan.read_again} | lists | few | each
+        solving = first | {"HARD": hard} | {"READ": plan.read_again} | lists | few | each
         steps += [
             Step(
-                place_rows, row_count, (), placing, {"num_warps": plan.sample_warps, "maxnreg": 128}
+                place_rows,
+                row_count,
+                (turn,),
+                placing,
+                {"num_warps": plan.sample_warps, "maxnreg": 128},
             ),
             Step(
                 gather_rows,
                 row_count * plan.chunks,
-                shape,
+                (*shape, turn),
                 gathering,
                 options | {"num_warps": plan.gather_warps, "maxnreg": 64},
             ),
             Step(
                 solve_rows,
                 teams * size,
-                (*shape, size),
+                (*shape, size, turn),
                 solving,
                 options | {"launch_cooperative_grid": True},
             ),

@@ -88,7 +88,7 @@ def _solve_row(source, again, out, threshold, row, HARD: tl.constexpr, COMPUTE: 
             write_held(source, source.r, source.first, out, source.outer >= 0, t, pair, COMPUTE)
 
 
-@triton.jit(do_not_specialize=["row_count"])
+@triton.jit(do_not_specialize=["row_count", "size"])
 def team_forward(
     call,
     row_count,
