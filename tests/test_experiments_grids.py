@@ -13,10 +13,10 @@ from rich.console import Console
 from rich.table import Table
 
 from fast_lapsum import reference
+from fast_lapsum.backends.triton import loader
 from fast_lapsum.bench.experiment import Experiment, Settings, Unavailable
 from fast_lapsum.bench.experiments import ablation, backward, forward, variants
 from fast_lapsum.bench.experiments.selection import SanityError
-from fast_lapsum.backends.triton import loader
 
 SETTINGS = Settings("cpu", True, 3, 10**6, 20.0, 2.0, 0)
 FULL = SETTINGS._replace(quick=False, max_n=10**8)
