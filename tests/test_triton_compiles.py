@@ -175,10 +175,17 @@ def test_every_kernel_is_compiled_here(record: Callable[..., list[Recorded]]) ->
     assert launched == set(KERNELS)
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("capability", [80, 100])
+@pytest.mark.parametrize(
+    ("capability", "shape"),
+    [
+        *((80, shape) for shape in SHAPES),
+        *((100, shape) for shape in SHAPES[::3]),
+        *(pytest.param(100, shape, marks=pytest.mark.slow) for shape in SHAPES[1:3]),
+    ],
+    ids=str,
+)
 def test_other_gpus(
-    record: Callable[..., list[Recorded]], shape: tuple[int, int], capability: int
+    record: Callable[..., list[Recorded]], capability: int, shape: tuple[int, int]
 ) -> None:
     for launched in record(shape, torch.float32):
         _compile(launched, capability)
@@ -198,8 +205,15 @@ def test_blocks_compile(record: Callable[..., list[Recorded]]) -> None:
         _compile(launched)
 
 
-@pytest.mark.parametrize("shape", SHAPES[1:], ids=str)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "shape"),
+    [
+        *((torch.float32, shape) for shape in SHAPES[1:]),
+        *((torch.float64, shape) for shape in SHAPES[1::2]),
+        pytest.param(torch.float64, SHAPES[2], marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
 def test_long_rows_compile(
     record: Callable[..., list[Recorded]], dtype: torch.dtype, shape: tuple[int, int]
 ) -> None:
