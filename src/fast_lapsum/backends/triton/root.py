@@ -138,10 +138,8 @@ def approach(
     """Cheap looks, from a guess to the root, or to where the iteration begins.
 
     A look takes one closed-form step, and one that is short enough is exact: two to five do for
-    most rows. In the hard limit the sums of a look tell how dense the scores are within its reach,
-    which a straight step needs, and the reach shrinks as the rank comes near. ``error`` is how far
-    off the guess may be, and the first reach. ``first`` is a look at the guess that was taken
-    before, or None.
+    most rows. ``error`` is how far off the guess may be. ``first`` is a look at the guess that was
+    taken before, or None.
     """
     b = guess  # where the first look was taken, be that in the bracket or not
     if first is None:
@@ -149,26 +147,20 @@ def approach(
     is_exact = is_live & (row.k != row.k)
     step = tl.zeros_like(b)
     slope = tl.zeros_like(b)
-    reach = tl.where(row.is_hard, reach_of(error, COMPUTE), row.t)
-    inverse = tl.where(row.is_hard, exponent_scale(reach, COMPUTE), row.inverse)
-    is_near = tl.where(row.is_hard, error > 0, 3 * error <= row.t * LONGEST_STEP)
+    is_near = (~row.is_hard) & (3 * error <= row.t * LONGEST_STEP)
     is_going = is_live & is_near & (tl.abs(guess) < float("inf"))
     looks = 0
     while any_row(is_going):
         if first is None:
-            look, crossings = look_at(source, b, inverse, crossings, COMPUTE)
+            look, crossings = look_at(source, b, row.inverse, crossings, COMPUTE)
         else:
             look = first
             if looks > 0:
-                look, crossings = look_at(source, b, inverse, crossings, COMPUTE)
+                look, crossings = look_at(source, b, row.inverse, crossings, COMPUTE)
         looks += 1
         count_excess = _minus_budget(look.above, row.k, COMPUTE)
         excess = (count_excess + 0.5 * (look.below - look.higher)).to(COMPUTE)
-        over = tl.where(row.is_hard, count_excess.to(COMPUTE), excess)
-        # A boundary that equals b is still to be found: the end is beyond it then.
-        beside = b + tl.abs(b) * 2.0**-20 + smallest_normal(COMPUTE)
-        end = tl.where(row.is_hard & (over < 0), beside, b)
-        bracket = _narrowed(bracket, end, over, is_going)
+        bracket = _narrowed(bracket, b, excess, is_going)
         relative = closed_form_step(
             count_excess.to(COMPUTE), look.below.to(COMPUTE), look.higher.to(COMPUTE), excess
         )
@@ -176,31 +168,65 @@ def approach(
         # Among many scores the mass is straight over distances at which the closed form, which
         # knows nothing of the scores ahead, would take many steps.
         is_dense = tl.minimum(look.below, look.higher) >= DENSE
-        straight = 2 * over / tl.maximum(tails, SQUARABLE)
-        is_straight = is_dense & (tl.abs(straight) < LONGEST_STRAIGHT)
-        is_straight = is_straight & (row.is_hard | (tl.abs(relative) > 1))
+        straight = 2 * excess / tl.maximum(tails, SQUARABLE)
+        is_straight = is_dense & (tl.abs(relative) > 1) & (tl.abs(straight) < LONGEST_STRAIGHT)
         relative = tl.where(is_straight, straight, relative)
         # The squares of smaller sums are no normal numbers: the iteration does without them.
         is_told = tails >= SQUARABLE
-        is_short = is_told & (tl.abs(relative) <= negligible_step(COMPUTE)) & (~row.is_hard)
-        is_short = is_short | ((tl.abs(over) <= row.slack) & (~row.is_hard))
+        is_short = is_told & (tl.abs(relative) <= negligible_step(COMPUTE))
+        is_short = is_short | (tl.abs(excess) <= row.slack)
         is_exact = is_exact | (is_going & is_short)
-        step = tl.where(is_going, reach * relative, step)
-        slope = tl.where(is_going, 0.5 * tails / reach, slope)
+        step = tl.where(is_going, row.t * relative, step)
+        slope = tl.where(is_going, 0.5 * tails / row.t, slope)
+        b = tl.where(is_going & (~is_short), b + step, b)
+        is_inner = (bracket.left < b) & (b < bracket.right) & (looks < STEPS)
         # Where few scores are near and many are to be crossed, counts lead: see the iteration.
         is_led = tl.abs(relative) < LONGEST_STEP
         if source.team is not None:
             is_led = is_led & (tl.abs(excess) <= 4 * tails)
-        is_led = tl.where(row.is_hard, is_straight & (tl.abs(over) > FEW), is_straight | is_led)
-        moves = is_going & (~is_short) & tl.where(row.is_hard, is_straight, b == b)
-        b = tl.where(moves, b + step, b)
-        is_inner = (bracket.left < b) & (b < bracket.right) & (looks < STEPS)
-        is_going = is_going & is_told & (~is_short) & is_inner & is_led
-        wanted = tl.maximum(0.25 * tl.abs(over), 8 * DENSE)
-        shrunk = reach * tl.minimum(wanted / tl.maximum(tails, 1.0), 1.0)
-        reach = tl.where(row.is_hard, shrunk, reach)
-        inverse = tl.where(row.is_hard, exponent_scale(reach, COMPUTE), inverse)
+        is_going = is_going & is_told & (~is_short) & is_inner & (is_straight | is_led)
+    if any_row(is_live & row.is_hard):
+        b, bracket, crossings = _approach_rank(
+            source, row, bracket, b, error, is_live & row.is_hard, first, crossings, COMPUTE
+        )
     return Trial(b, step, slope, is_exact), bracket, crossings
+
+
+@triton.jit
+def _approach_rank(
+    source, row, bracket, b, error, is_live, first, crossings, COMPUTE: tl.constexpr
+):
+    """Straight steps by counts in the hard limit, to where the iteration begins.
+
+    The sums of a look tell how dense the scores are within some reach, which is ``error`` at first
+    and shrinks as the rank comes near.
+    """
+    reach = reach_of(error, COMPUTE)
+    is_going = is_live & (error > 0) & (tl.abs(b) < float("inf"))
+    looks = 0
+    while any_row(is_going):
+        inverse = exponent_scale(reach, COMPUTE)
+        if first is None:
+            look, crossings = look_at(source, b, inverse, crossings, COMPUTE)
+        else:
+            look = first
+            if looks > 0:
+                look, crossings = look_at(source, b, inverse, crossings, COMPUTE)
+        looks += 1
+        over = _minus_budget(look.above, row.k, COMPUTE).to(COMPUTE)
+        # A boundary that equals b is still to be found: the end is beyond it then.
+        beside = b + tl.abs(b) * 2.0**-20 + smallest_normal(COMPUTE)
+        bracket = _narrowed(bracket, tl.where(over < 0, beside, b), over, is_going)
+        tails = (look.below + look.higher).to(COMPUTE)
+        straight = 2 * over / tl.maximum(tails, SQUARABLE)
+        is_dense = tl.minimum(look.below, look.higher) >= DENSE
+        is_straight = is_dense & (tl.abs(straight) < LONGEST_STRAIGHT)
+        b = tl.where(is_going & is_straight, b + reach * straight, b)
+        is_inner = (bracket.left < b) & (b < bracket.right) & (looks < MOST_STEPS)
+        is_going = is_going & is_straight & is_inner & (tl.abs(over) > FEW)
+        wanted = tl.maximum(0.25 * tl.abs(over), 8 * DENSE)
+        reach = reach * tl.minimum(wanted / tl.maximum(tails, 1.0), 1.0)
+    return b, bracket, crossings
 
 
 @triton.jit
