@@ -78,22 +78,17 @@ def solve_row(
             survey = Survey(finite, infinite, nans, lowest.to(COMPUTE), highest.to(COMPUTE))
             pair, crossings = solve(
                 Source(
-                    None,
-                    0,
-                    Call(out, None, None, None, None, call.n, call.inner_count),
-                    outer,
-                    inner,
-                    source.team,
-                    source.length,
-                    Band(low, high, point, at_point, above, below, higher, listed),
-                    False,
-                    True,
-                    True,
-                    1,
-                    LISTED,
-                    source.LANES,
-                    1,
-                    source.CHUNK_LANES,
+                    *(
+                        None,
+                        0,
+                        Call(out, None, None, None, None, call.n, call.inner_count),
+                        outer,
+                        inner,
+                        source.team,
+                        source.length,
+                        Band(low, high, point, at_point, above, below, higher, listed),
+                    ),
+                    *(False, True, True, 1, LISTED, source.LANES, 1, source.CHUNK_LANES),
                 ),
                 *(survey, k, t, is_hard, Guess(low, low), None, crossings, COMPUTE),
             )
@@ -152,22 +147,8 @@ def long_forward(
         place = sample_place(call, outer, inner, k, t, is_hard, LARGEST, SAMPLE, 1, LANES, COMPUTE)
         pair, _ = solve_row(
             Source(
-                None,
-                0,
-                call,
-                outer,
-                inner,
-                None,
-                call.n,
-                None,
-                True,
-                True,
-                LARGEST,
-                1,
-                READ,
-                LANES,
-                1,
-                1,
+                *(None, 0, call, outer, inner, None, call.n, None),
+                *(True, True, LARGEST, 1, READ, LANES, 1, 1),
             ),
             *(out, place.low, place.high, k, t, is_hard, alone, LISTED, SAMPLE, 1, COMPUTE),
         )
@@ -176,22 +157,8 @@ def long_forward(
     tl.debug_barrier()  # the mask lies where the lists were
     write_row(
         Source(
-            None,
-            0,
-            call,
-            outer,
-            inner,
-            None,
-            call.n,
-            None,
-            True,
-            True,
-            LARGEST,
-            1,
-            WRITTEN,
-            LANES,
-            WIDTH,
-            1,
+            *(None, 0, call, outer, inner, None, call.n, None),
+            *(True, True, LARGEST, 1, WRITTEN, LANES, WIDTH, 1),
         ),
         *(out, k, t, pair, HARD, COMPUTE),
     )

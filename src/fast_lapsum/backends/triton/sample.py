@@ -230,25 +230,12 @@ def sample_guess(
     COMPUTE: tl.constexpr,
 ):
     """A :class:`Guess` at one row's threshold."""
+    PARTS: tl.constexpr = parts_of_sample(SAMPLE, LANES)
     r, origin = _sampled(call, outer, inner, LARGEST, SAMPLE, RUN, LANES, COMPUTE)
     return _guess(
         Source(
-            r,
-            0,
-            call,
-            outer,
-            inner,
-            None,
-            0,
-            None,
-            False,
-            False,
-            LARGEST,
-            parts_of_sample(SAMPLE, LANES),
-            SAMPLE // LANES // parts_of_sample(SAMPLE, LANES),
-            LANES,
-            1,
-            1,
+            *(r, 0, call, outer, inner, None, 0, None),
+            *(False, False, LARGEST, PARTS, SAMPLE // LANES // PARTS, LANES, 1, 1),
         ),
         *(origin, k, t, is_hard, SAMPLE, COMPUTE),
     )
@@ -269,25 +256,12 @@ def sample_place(
     COMPUTE: tl.constexpr,
 ):
     """The :class:`Place` of one row's threshold."""
+    PARTS: tl.constexpr = parts_of_sample(SAMPLE, LANES)
     r, origin = _sampled(call, outer, inner, LARGEST, SAMPLE, RUN, LANES, COMPUTE)
     return _place(
         Source(
-            r,
-            0,
-            call,
-            outer,
-            inner,
-            None,
-            0,
-            None,
-            False,
-            False,
-            LARGEST,
-            parts_of_sample(SAMPLE, LANES),
-            SAMPLE // LANES // parts_of_sample(SAMPLE, LANES),
-            LANES,
-            1,
-            1,
+            *(r, 0, call, outer, inner, None, 0, None),
+            *(False, False, LARGEST, PARTS, SAMPLE // LANES // PARTS, LANES, 1, 1),
         ),
         *(origin, k, t, is_hard, SAMPLE, COMPUTE),
     )
@@ -308,25 +282,12 @@ def sample_point(
     COMPUTE: tl.constexpr,
 ):
     """A score that many others may equal, in a band that holds a large part of the row."""
+    PARTS: tl.constexpr = parts_of_sample(SAMPLE, LANES)
     r, _ = _sampled(call, outer, inner, LARGEST, SAMPLE, RUN, LANES, COMPUTE)
     return _common_score(
         Source(
-            r,
-            0,
-            call,
-            outer,
-            inner,
-            None,
-            0,
-            None,
-            False,
-            False,
-            LARGEST,
-            parts_of_sample(SAMPLE, LANES),
-            SAMPLE // LANES // parts_of_sample(SAMPLE, LANES),
-            LANES,
-            1,
-            1,
+            *(r, 0, call, outer, inner, None, 0, None),
+            *(False, False, LARGEST, PARTS, SAMPLE // LANES // PARTS, LANES, 1, 1),
         ),
         *(low, high, inverse, SAMPLE, COMPUTE),
     )

@@ -80,22 +80,8 @@ def gather_rows(
     none = tl.zeros_like(low) + float("nan")
     gather_chunks(
         Source(
-            None,
-            0,
-            call,
-            outer,
-            inner,
-            team,
-            length,
-            None,
-            True,
-            True,
-            LARGEST,
-            1,
-            READ,
-            LANES,
-            1,
-            CHUNK_LANES,
+            *(None, 0, call, outer, inner, team, length, None),
+            *(True, True, LARGEST, 1, READ, LANES, 1, CHUNK_LANES),
         ),
         *(out, low, high, none, inverse, tl.zeros((), tl.int32), LISTED, False, COMPUTE),
     )
@@ -137,22 +123,8 @@ def solve_rows(
         high = read_note(team.words, 1, CHUNK_LANES).to(COMPUTE)
         pair, crossings = solve_row(
             Source(
-                None,
-                0,
-                call,
-                outer,
-                inner,
-                team,
-                length,
-                None,
-                True,
-                True,
-                LARGEST,
-                1,
-                READ,
-                LANES,
-                1,
-                CHUNK_LANES,
+                *(None, 0, call, outer, inner, team, length, None),
+                *(True, True, LARGEST, 1, READ, LANES, 1, CHUNK_LANES),
             ),
             *(out, low, high, k, t, is_hard, tl.zeros((), tl.int32), LISTED, SAMPLE, RUN, COMPUTE),
         )
@@ -160,22 +132,8 @@ def solve_rows(
             if turn > 0:
                 leave_ties(
                     Source(
-                        None,
-                        0,
-                        call,
-                        outer,
-                        inner,
-                        team,
-                        length,
-                        None,
-                        True,
-                        True,
-                        LARGEST,
-                        1,
-                        READ,
-                        LANES,
-                        1,
-                        CHUNK_LANES,
+                        *(None, 0, call, outer, inner, team, length, None),
+                        *(True, True, LARGEST, 1, READ, LANES, 1, CHUNK_LANES),
                     ),
                     *(pair, crossings, COMPUTE),
                 )
@@ -219,22 +177,8 @@ def write_rows(
         pair = Pair(hi, tl.load(threshold + 2 * row + 1), 0 * k, hi != hi)
     write_row(
         Source(
-            None,
-            0,
-            call,
-            outer,
-            inner,
-            team,
-            length,
-            None,
-            True,
-            True,
-            LARGEST,
-            1,
-            WRITTEN,
-            LANES,
-            WIDTH,
-            CHUNK_LANES,
+            *(None, 0, call, outer, inner, team, length, None),
+            *(True, True, LARGEST, 1, WRITTEN, LANES, WIDTH, CHUNK_LANES),
         ),
         *(out, k, t, pair, HARD, COMPUTE),
     )
