@@ -48,8 +48,9 @@ def held(n: int) -> TeamPlan:
 def in_chunks(n: int, length: int = 128, **changes: Any) -> SharedPlan:
     """Chunks of a few scores each; their length is a multiple of 128."""
     plan = SharedPlan(-(-n // length), length, sample=128, sample_warps=1, run=2, warps=1)
-    plan = plan._replace(gather_warps=2, read=2, read_again=2, listed=4, written=2, piece=64)
-    return plan._replace(**changes)
+    plan = plan._replace(gather_warps=2, read=2, read_again=2, listed=4, written=2)
+    plan = plan._replace(**changes)
+    return plan._replace(piece=plan.lanes * plan.written)
 
 
 #: Plans, and how long a row they go with.

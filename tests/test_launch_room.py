@@ -43,15 +43,22 @@ def test_there_is_room_for_a_program_on_each_core(room: dict[torch.device, int])
 def test_a_refusal_halves_the_room_of_a_device(room: dict[torch.device, int]) -> None:
     found = []
     for _ in range(7):
-        device.shrink_room(GPU, RuntimeError(REFUSED))
+        device.shrink_room(GPU, device.room_of(GPU), RuntimeError(REFUSED))
         found.append(device.room_of(GPU))
     assert found == [66, 33, 16, 8, 4, 2, 1]
     assert device.room_of(torch.device("cuda", 1)) == CORES
     error = RuntimeError(REFUSED)  # one program waits for nobody: it is about something else
     with pytest.raises(RuntimeError, match="too many blocks") as raised:
-        device.shrink_room(GPU, error)
+        device.shrink_room(GPU, 1, error)
     assert raised.value is error
     assert device.room_of(GPU) == 1
+
+
+def test_a_refusal_of_what_was_kept_shrinks_the_room_once(room: dict[torch.device, int]) -> None:
+    """Calls that were kept with more room than there is by now say nothing about what there is."""
+    for _ in range(3):
+        device.shrink_room(GPU, CORES, RuntimeError(REFUSED))
+    assert device.room_of(GPU) == CORES // 2
 
 
 @pytest.mark.parametrize("place", [GPU, torch.device("cpu")], ids=str)
@@ -60,7 +67,7 @@ def test_other_errors_are_no_matter_of_room(
 ) -> None:
     error = RuntimeError("Triton Error [CUDA]: out of memory")
     with pytest.raises(RuntimeError, match="out of memory") as raised:
-        device.shrink_room(place, error)
+        device.shrink_room(place, 132, error)
     assert raised.value is error
     assert not room
 
@@ -95,7 +102,9 @@ def driver(
 ) -> Callable[..., Driver]:
     """Gives the device a driver; scores on the CPU are taken for its own."""
     monkeypatch.setattr(launch, "room_of", lambda _: device.room_of(GPU))
-    monkeypatch.setattr(launch, "shrink_room", lambda _, error: device.shrink_room(GPU, error))
+    monkeypatch.setattr(
+        launch, "shrink_room", lambda _, room, error: device.shrink_room(GPU, room, error)
+    )
     real = Watched.__getitem__
 
     def install(most: int, words: str = REFUSED) -> Driver:

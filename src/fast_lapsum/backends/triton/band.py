@@ -30,7 +30,7 @@ def _carried(total, upper, lower, inverse):
     """A sum of decays relative to one place, as it is relative to the other."""
     # Beyond an end that is infinite there is nothing, and the distance from there is no number.
     distance = upper.to(tl.float64) - lower.to(tl.float64)
-    exponent = distance * -inverse.to(tl.float64)
+    exponent = tl.minimum(distance * -inverse.to(tl.float64), 0.0)
     if inverse.dtype == tl.float32:
         # Whole powers of two are exact, and the rest of the exponent has all its digits.
         whole = tl.floor(tl.maximum(exponent, -1000.0))

@@ -29,12 +29,11 @@ def room_of(device: torch.device) -> int:
     return _room.get(device) or _core_count(device)
 
 
-def shrink_room(device: torch.device, error: RuntimeError) -> None:
+def shrink_room(device: torch.device, room: int, error: RuntimeError) -> None:
     """Take the driver's word that there is less room than that; any other error is raised again."""
-    room = room_of(device)
     if "cooperative" not in str(error) or room == 1:
         raise error
-    _room[device] = room // 2
+    _room[device] = min(room // 2, room_of(device))
 
 
 def team_size(chunks: int, room: int) -> int:

@@ -12,22 +12,8 @@ from .mask import is_in_limit
 from .numbers import any_row, smallest_normal
 from .passes import Source, read_parts
 from .solve import guess_of, solve, survey_rows
-from .views import budget_of, coordinates, row_start, temperature_of, warm_start_of
+from .views import budget_of, coordinates, first_score, temperature_of, warm_start_of
 from .write import store_pair, write_held, write_read
-
-
-@triton.jit
-def _first_score(call, outer, inner, LARGEST: tl.constexpr, COMPUTE: tl.constexpr):
-    """A number near the scores: sums of squares are taken from there, an offset has no part."""
-    place = row_start(call.scores, outer, inner)
-    origin = tl.load(place, mask=tl.zeros_like(outer) < call.n, other=0.0).to(COMPUTE)
-    origin = origin if LARGEST else -origin
-    if call.mask is not None:  # what takes no part may be far from the others
-        keep = tl.load(
-            row_start(call.mask, outer, inner), mask=tl.zeros_like(outer) < call.n, other=0
-        )
-        origin = tl.where(keep != 0, origin, 0.0)
-    return tl.where(tl.abs(origin) < float("inf"), origin, 0.0)
 
 
 @triton.jit
@@ -86,7 +72,7 @@ def tile_forward(
     k = budget_of(call, outer, inner)
     t = temperature_of(call, outer, inner)
     start = warm_start_of(warm_start, outer, inner, LARGEST, COMPUTE)
-    origin = _first_score(call, outer, inner, LARGEST, COMPUTE)
+    origin = first_score(call, outer, inner, LARGEST, COMPUTE)
     pair = _solve_tile(
         Source(
             *(r, 0, call, outer, inner, None, 0, None),

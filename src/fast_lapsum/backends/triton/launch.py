@@ -120,7 +120,7 @@ def forward(
                 relaunch.run(again, device, given, *_words(again.words, scores, torch.int64))
                 return out, threshold
             except RuntimeError as error:  # there is less room now
-                shrink_room(scores.device, error)
+                shrink_room(scores.device, again.room, error)
     if hard and budget is not None:  # only a whole budget has a hard mask
         budget = torch.where(budget == budget.floor(), budget, math.nan)
     if n > longest_block(kept.itemsize):  # one group of all rows, whatever is expanded
@@ -149,9 +149,9 @@ def forward(
                 try:
                     made = relaunch.launch(todo, lead, *_words(todo.words, scores, torch.int64))
                 except RuntimeError as error:
-                    shrink_room(scores.device, error)
+                    shrink_room(scores.device, room, error)
             if key is not None:
-                relaunch.keep(key, made, v_out)
+                relaunch.keep(key, made._replace(room=room), v_out)
     return out, threshold
 
 

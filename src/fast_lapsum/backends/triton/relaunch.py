@@ -43,6 +43,7 @@ class Kept(NamedTuple):
     call: Call
     row_count: int
     results: tuple[Rows, ...]  # and grad, where there is one
+    room: int = 0  # for so many programs that wait for each other
 
 
 _calls: dict[Hashable, Kept] = {}

@@ -65,14 +65,10 @@ class Bracket(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """b + step is the root where ``is_exact``; else b is a trial.
-
-    ``slope`` is the mass that a unit of distance is worth there, 0 where that is not known.
-    """
+    """b + step is the root where ``is_exact``; else b is a trial."""
 
     b: Any
     step: Any
-    slope: Any
     is_exact: Any
 
 
@@ -146,7 +142,6 @@ def approach(
         b = tl.minimum(tl.maximum(guess, bracket.left), bracket.right)
     is_exact = is_live & (row.k != row.k)
     step = tl.zeros_like(b)
-    slope = tl.zeros_like(b)
     is_near = (~row.is_hard) & (3 * error <= row.t * LONGEST_STEP)
     is_going = is_live & is_near & (tl.abs(guess) < float("inf"))
     looks = 0
@@ -177,7 +172,6 @@ def approach(
         is_short = is_short | (tl.abs(excess) <= row.slack)
         is_exact = is_exact | (is_going & is_short)
         step = tl.where(is_going, row.t * relative, step)
-        slope = tl.where(is_going, 0.5 * tails / row.t, slope)
         b = tl.where(is_going & (~is_short), b + step, b)
         is_inner = (bracket.left < b) & (b < bracket.right) & (looks < STEPS)
         # Where few scores are near and many are to be crossed, counts lead: see the iteration.
@@ -189,7 +183,7 @@ def approach(
         b, bracket, crossings = _approach_rank(
             source, row, bracket, b, error, is_live & row.is_hard, first, crossings, COMPUTE
         )
-    return Trial(b, step, slope, is_exact), bracket, crossings
+    return Trial(b, step, is_exact), bracket, crossings
 
 
 @triton.jit

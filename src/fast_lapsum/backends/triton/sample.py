@@ -11,7 +11,7 @@ from .numbers import any_row, as_finite, exponent_scale, pick, prior_bracket, sm
 from .passes import Source, constexpr_function, look_at, measure
 from .root import MOST_STEPS, Row, approach, bracket_of, iterate
 from .solve import Guess, guess_of, survey_rows
-from .views import load_scores, part_indices, row_start
+from .views import first_score, load_scores, part_indices
 
 #: The ends of a band are so many standard deviations of the sample's count from the share of the
 #: budget, give or take a few: that they are found at once counts more than where they are.
@@ -104,7 +104,7 @@ def _share_of(survey, square, mean, k, n, t, is_hard, SAMPLE: tl.constexpr, COMP
     share = tl.maximum(k.to(COMPUTE) * part - survey.infinite.to(COMPUTE), 0.0)
     share = tl.minimum(share, finite)
     # That of a count, or of masses whose slope is 1 / 2t at most: the smaller one bounds it.
-    deviation = tl.sqrt(share * (1 - share / tl.maximum(finite, 1.0)))
+    deviation = tl.sqrt(share * (1 - share / SAMPLE))
     of_masses = 0.5 * tl.sqrt(finite * tl.maximum(square - mean * mean, 0.0)) / t.to(COMPUTE)
     is_less = (of_masses < deviation) & (~is_hard)
     deviation = tl.where(is_less, of_masses, deviation) + 0.5
@@ -210,9 +210,7 @@ def _sampled(
         index = (run * stretch + within.to(tl.int64)) // RUN * RUN + number % RUN
         scores = load_scores(call, outer, inner, index, None, LARGEST, 1, COMPUTE)
         r = r + (tl.where(scores == scores, scores, float("-inf")),)  # type: ignore[assignment]
-    origin = tl.load(row_start(call.scores, outer, inner)).to(COMPUTE)
-    origin = tl.where(tl.abs(origin) < float("inf"), origin, 0.0)
-    return r, origin if LARGEST else -origin
+    return r, first_score(call, outer, inner, LARGEST, COMPUTE)
 
 
 @triton.jit

@@ -156,7 +156,11 @@ def _shared(
     few = {"SAMPLE": min(plan.sample, SAMPLE), "RUN": plan.run}  # to tell what score is common
     lists = {"LISTED": plan.listed, "LANES": plan.lanes}
     wider = plan.gather_warps // plan.warps  # lists of more threads are shorter
-    assert plan.length % (32 * plan.gather_warps * plan.read) == 0  # or chunks would overlap
+    # Or chunks and their lists would overlap.
+    assert plan.listed % wider == plan.gather_warps % plan.warps == 0
+    steps_of = (plan.read * wider, plan.read_again, plan.listed, plan.written * plan.width)
+    assert not any(plan.length % (plan.lanes * step) for step in steps_of)
+    assert plan.piece % (plan.lanes * plan.written * plan.width) == 0
     options = {"num_warps": plan.warps, "maxnreg": 128, "enable_fp_fusion": False}
     steps = []
     for turn in range(1 + hard):

@@ -84,6 +84,20 @@ def warm_start_of(warm_start, outer, inner, LARGEST: tl.constexpr, COMPUTE: tl.c
 
 
 @triton.jit
+def first_score(call, outer, inner, LARGEST: tl.constexpr, COMPUTE: tl.constexpr):
+    """A number near the scores: sums of squares are taken from there, an offset has no part."""
+    place = row_start(call.scores, outer, inner)
+    origin = tl.load(place, mask=tl.zeros_like(outer) < call.n, other=0.0).to(COMPUTE)
+    origin = origin if LARGEST else -origin
+    if call.mask is not None:  # what takes no part may be far from the others
+        keep = tl.load(
+            row_start(call.mask, outer, inner), mask=tl.zeros_like(outer) < call.n, other=0
+        )
+        origin = tl.where(keep != 0, origin, 0.0)
+    return tl.where(tl.abs(origin) < float("inf"), origin, 0.0)
+
+
+@triton.jit
 def across(values):
     """Values of rows in the shape of their scores."""
     return values[None, :, None, None]
