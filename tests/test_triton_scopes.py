@@ -233,3 +233,16 @@ def test_a_slice_of_the_hunt(kind: str) -> None:
     n, plan = ((7, None), (500, SharedPlan(2, 256, 1, 64, 1, 4, 1, 2, 4, 4, 4, 4, 128)))[number % 2]
     spec = Spec(3, number + n, kind, CALLS[(number + n) % len(CALLS)], dtype, n, 2)
     assert_right(make(spec, torch.device("cpu")), plan, str(spec))
+
+
+@pytest.mark.parametrize("off", [-1e-4, 1e-4])
+def test_a_first_look_beside_the_bracket(off: float) -> None:
+    """Nearly equal scores have a bracket so narrow that a good guess may lie beside it.
+
+    What a look tells is of the place where it was taken.
+    """
+    scores = 1e-6 * normal(2, 128, seed=3, dtype=torch.float32)
+    plan = SCOPES["held by a team"][1]
+    _, pairs = forward(scores, 50.0, 1.0, plan)
+    p, _ = forward(scores, 50.0, 1.0, plan, warm_start=pairs.sum(-1) + off)
+    assert_budget(p, 50.0)
