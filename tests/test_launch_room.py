@@ -137,11 +137,11 @@ def test_a_refused_launch_is_tried_with_less_room(
     assert len(asked.refused) == {CORES: 0, 66: 1, 33: 2, 1: 7}[room]
     # The call that was made is whole, after what came before a refusal.
     lines = told(diary, {"scores": scores, "out": out, "pairs": pairs})
-    todo = steps.forward_steps(
+    planned = steps.forward_steps(
         launch._plan(size[1], size[0], 4, 4, room),
         *(size[1], size[0], room, True, hard, tl.float32),
     )
-    wanted = [(step.kernel.name, step.programs) for step in todo.steps]
+    wanted = [(step.kernel.name, step.programs) for step in planned.steps]
     assert [line[:2] for line in lines[-len(wanted) :]] == wanted
     # It is kept as it was made, and a call of another shape asks for no more room than was left.
     asked.refused.clear()

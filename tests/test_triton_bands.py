@@ -282,7 +282,7 @@ def test_what_no_sample_sees(way: Way, value: float) -> None:
 # scores that are equal, or far from the others
 
 
-@pytest.mark.parametrize("value", [1.0, -3e4])
+@pytest.mark.parametrize("value", [0.0, 1.0, -3e4])
 def test_equal_scores_far_from_the_root(way: Way, value: float) -> None:
     """Sixteen temperatures away each distance is rounded, by the same for all of them."""
     scores, k = torch.full((2, 4096), value), _numbers(4e-4, 1e-3)

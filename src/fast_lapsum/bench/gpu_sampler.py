@@ -38,8 +38,8 @@ def sample_bands(
     seen: list[Tensor] = []
     real_launch = relaunch.launch
 
-    def watched(todo: Any, lead: tuple[Any, ...], *words: Tensor) -> relaunch.Kept:
-        made = real_launch(todo, lead, *words)
+    def watched(planned: Any, lead: tuple[Any, ...], *words: Tensor) -> relaunch.Kept:
+        made = real_launch(planned, lead, *words)
         seen.extend(words)
         return made
 

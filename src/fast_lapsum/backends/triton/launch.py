@@ -145,9 +145,11 @@ def forward(
             while made is None:
                 room = room_of(scores.device)
                 chosen = plan or _plan(n, row_count, kept.itemsize, width, room)
-                todo = forward_steps(chosen, n, row_count, room, largest, hard, compute)
+                planned = forward_steps(chosen, n, row_count, room, largest, hard, compute)
                 try:
-                    made = relaunch.launch(todo, lead, *_words(todo.words, scores, torch.int64))
+                    made = relaunch.launch(
+                        planned, lead, *_words(planned.words, scores, torch.int64)
+                    )
                 except RuntimeError as error:
                     shrink_room(scores.device, room, error)
             if key is not None:
@@ -232,8 +234,8 @@ def backward(
             d_views: list[Tensor | None] = [d.view(-1)[group.first_row :] for d in d_rows]
             lead = (call, row_count, v_grad, pairs, v_out, *(d_views or (None, None)))
             chosen = plan or _backward_plan(n, threshold.itemsize, _width(tensors, group))
-            todo = backward_steps(chosen, n, row_count, largest, per_row, compute)
-            made = relaunch.launch(todo, lead, *_words(todo.words, scores, torch.float64))
+            planned = backward_steps(chosen, n, row_count, largest, per_row, compute)
+            made = relaunch.launch(planned, lead, *_words(planned.words, scores, torch.float64))
             if key is not None:
                 relaunch.keep(key, made, v_grad, v_out)
     if not per_row:

@@ -49,15 +49,15 @@ class Kept(NamedTuple):
 _calls: dict[Hashable, Kept] = {}
 
 
-def launch(todo: Steps, lead: tuple[Any, ...], *words: Tensor) -> Kept:
+def launch(planned: Steps, lead: tuple[Any, ...], *words: Tensor) -> Kept:
     """Launch all steps; every kernel is told ``lead``, the scratch memory and what is its own."""
     launches = []
-    for kernel, programs, numbers, constants, options in todo.steps:
+    for kernel, programs, numbers, constants, options in planned.steps:
         compiled = kernel[(programs,)](*lead, *words, *numbers, **constants, **options)
         # A kept kernel gets its constants by position.
         ordered = (constants[name] for name in kernel.arg_names[-len(constants) :])
         launches.append(Launched(compiled, programs, (*numbers, *ordered)))
-    return Kept(tuple(launches), todo.words, lead[0], lead[1], ())
+    return Kept(tuple(launches), planned.words, lead[0], lead[1], ())
 
 
 def keep(key: Hashable, made: Kept, *results: Rows | None) -> None:

@@ -162,13 +162,13 @@ def _shared(
     assert not any(plan.length % (plan.lanes * step) for step in steps_of)
     assert plan.piece % (plan.lanes * plan.written * plan.width) == 0
     options = {"num_warps": plan.warps, "maxnreg": 128, "enable_fp_fusion": False}
+    each |= {"LARGEST": largest}
+    placing = sample | {"LANES": 32 * plan.sample_warps} | each
+    gathering = {"READ": plan.read, "LISTED": plan.listed // wider} | each
+    gathering |= {"LANES": plan.lanes * wider}
+    solving = {"HARD": hard, "READ": plan.read_again} | lists | few | each
     steps = []
     for turn in range(1 + hard):
-        first = {"LARGEST": largest}
-        placing = first | sample | {"LANES": 32 * plan.sample_warps} | each
-        gathering = first | {"READ": plan.read, "LISTED": plan.listed // wider} | each
-        gathering |= {"LANES": plan.lanes * wider}
-        solving = first | {"HARD": hard} | {"READ": plan.read_again} | lists | few | each
         steps += [
             Step(
                 place_rows,
@@ -195,8 +195,8 @@ def _shared(
     # Chunks know of ties before them, and are written as they are. Other masks can be cut finer.
     if not hard:
         shape = (-(-n // plan.piece), plan.piece)
-    writing = {"HARD": hard, "LARGEST": largest, "WRITTEN": plan.written, "LANES": plan.lanes}
-    writing |= {"WIDTH": plan.width} | each
+    writing = {"HARD": hard, "WRITTEN": plan.written, "LANES": plan.lanes, "WIDTH": plan.width}
+    writing |= each
     options = options | {"maxnreg": 64}
     steps.append(Step(write_rows, row_count * shape[0], shape, writing, options))
     return Steps(steps, row_count * lanes * LINES.value)
