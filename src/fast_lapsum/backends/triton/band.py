@@ -22,6 +22,7 @@ class Band(NamedTuple):
     above: Any  # scores over the high end
     below: Any  # sum of e^{(r - low) / t} of those under the low end
     higher: Any  # sum of e^{(high - r) / t} of those over the high end
+    count: Any  # scores in its lists
     parts: Any  # how long the lists are: a number, or for a team where they are by chunk
 
 
@@ -90,6 +91,16 @@ def with_beyond(found, band, at, KIND: tl.constexpr):
         below += _carried(band.below, from_lower, band.low, inverse)
         higher += _carried(band.higher, band.high, from_upper, inverse)
         return above + band.above + tl.where(is_over, band.at_point, 0.0), below, higher
+    elif KIND == "counts":
+        counts = ()
+        for i in tl.static_range(4):
+            at_point = tl.where(band.point > at[i], band.at_point, 0.0)
+            counts = counts + (found[i] + band.above + at_point,)
+        return counts
     else:
-        tl.static_assert(KIND == "moments")
-        return found
+        tl.static_assert(KIND == "ends")
+        left, right = at
+        is_between = (band.at_point > 0) & (left < band.point) & (band.point <= right)
+        point = band.point.to(tl.float64)
+        lowest = tl.where(is_between, tl.minimum(found[0], point), found[0])
+        return lowest, tl.where(is_between, tl.maximum(found[1], point), found[1])

@@ -23,6 +23,9 @@ BLOCKS_BACKWARD = ((2048, 2, None), (4096, 4, None), (16384, 8, None), (65536, 1
 #: A team's programs, all rows together, are about so many: what a large device has room for.
 PROGRAMS = 128
 LEAST_CHUNK = 1024
+#: Rows that no team holds are read in every pass if they have so many bytes in all: what the cache
+#: of a large device keeps. Longer ones are read twice.
+CACHED_BYTES = 48 << 20
 #: From so many rows on each of them is one program's, where they are too long to hold.
 MANY_ROWS = 96
 #: Scores of a sample that gives a band, of one that gives a guess, and those that lie together.
@@ -85,9 +88,9 @@ class LongBackwardPlan(NamedTuple):
 
 
 class TeamPlan(NamedTuple):
-    """Rows whose chunks several programs hold, one each."""
+    """Rows whose chunks several programs hold, one each; or read in every pass, where long."""
 
-    block: int
+    block: int  # scores that are held, or read at a time
     chunks: int
     warps: int
     width: int = 1
@@ -95,6 +98,7 @@ class TeamPlan(NamedTuple):
     sample_warps: int = 8
     run: int = RUN
     registers: int | None = None
+    length: int = 0  # of a chunk that is not held, a multiple of the block
 
     @property
     def lanes(self) -> int:
@@ -207,6 +211,17 @@ def team_plan(n: int, row_count: int, itemsize: int, width: int) -> TeamPlan | N
     held = block * itemsize
     warps = 16 if held > LONGEST_BLOCK_BYTES // 2 else max(4, min(8, held // 4096))
     return TeamPlan(block, chunks, warps, width, registers=128 if warps > 8 else None)
+
+
+def cached_plan(n: int, row_count: int, itemsize: int, width: int) -> TeamPlan | None:
+    """How rows are read by several programs each in every pass, where the cache keeps them."""
+    if n * row_count * itemsize > CACHED_BYTES:
+        return None
+    warps = 16
+    block = 32 * warps * 64 // itemsize
+    chunks = max(1, PROGRAMS // row_count)
+    length = -(-n // (chunks * block)) * block
+    return TeamPlan(block, -(-n // length), warps, width, registers=128, length=length)
 
 
 def long_plan(n: int, row_count: int, width: int) -> LongPlan:

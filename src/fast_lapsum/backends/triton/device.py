@@ -36,6 +36,12 @@ def shrink_room(device: torch.device, room: int, error: RuntimeError) -> None:
     _room[device] = min(room // 2, room_of(device))
 
 
+@functools.cache
+def can_overlap(device: torch.device) -> bool:
+    """Whether a launch can begin beside the one before: from Hopper on."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+
+
 def team_size(chunks: int, room: int) -> int:
     """Programs that share a row's chunks, as evenly as they can."""
     return -(-chunks // -(-chunks // max(1, min(room, chunks))))

@@ -30,7 +30,8 @@ def _gather_block(
     out,
     first,
     start,
-    count,
+    total,
+    next_place,
     low,
     high,
     point,
@@ -39,38 +40,56 @@ def _gather_block(
     PADDED: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
-    """The sums of some scores from ``start`` on, and the lengths of the lists after them."""
+    """``total`` with the sums of some scores from ``start`` on, and where each list goes on.
+
+    Every thread takes its scores one after the other: what is kept of each is a few instructions,
+    and they are what a reading of a long row takes.
+    """
     LANES: tl.constexpr = source.LANES
-    READ: tl.constexpr = source.REPEATS
-    index = part_indices(start, 0, READ, LANES, 1)
-    inside = exist(index, source.call.n, 1) if PADDED else None
-    r = load_scores(
-        source.call, source.outer, source.inner, index, inside, source.LARGEST, 1, COMPUTE
+    above, below, higher, at_point, lowest, highest = total
+    r = ()
+    for i in tl.static_range(source.REPEATS):
+        index = part_indices(start, i, 1, LANES, 1)
+        inside = exist(index, source.call.n, 1) if PADDED else None
+        r = r + (  # type: ignore[assignment]
+            load_scores(
+                source.call, source.outer, source.inner, index, inside, source.LARGEST, 1, COMPUTE
+            ),
+        )
+    sum_below = tl.zeros((1, 1, LANES, 1), COMPUTE)
+    sum_above = sum_below
+    for i in tl.static_range(source.REPEATS):
+        index = part_indices(start, i, 1, LANES, 1)
+        inside = exist(index, source.call.n, 1) if PADDED else None
+        beyond = tl.maximum(across(low) - r[i], r[i] - across(high))
+        e = tl.exp2(beyond * across(-inverse))
+        is_above = r[i] > across(high)
+        is_below = ~(r[i] >= across(low))  # so is NaN, which then makes the sum NaN
+        is_listed = ~(is_above | is_below)
+        if POINT:
+            is_point = r[i] == across(point)
+            is_listed = is_listed & (~is_point)
+            at_point += is_point.to(tl.int32)
+        if PADDED:
+            is_listed = is_listed & inside
+        sum_below += tl.where(is_below, e, 0.0)
+        sum_above += tl.where(is_above, e, 0.0)
+        above += is_above.to(tl.int32)
+        lowest = tl.minimum(lowest, tl.where(inside, r[i], float("inf")) if PADDED else r[i])
+        highest = tl.maximum(highest, r[i])
+        # Not so, but it keeps every lane in its thread; single scores are stored all the same.
+        place = tl.max_contiguous(first + next_place, (1, 1, LANES, 1))
+        store_values(out, source.outer, source.inner, place, is_listed, r[i], 1)
+        next_place += tl.where(is_listed, LANES, 0)
+    total = (
+        above,
+        below + sum_below.to(tl.float64),
+        higher + sum_above.to(tl.float64),
+        at_point,
+        lowest,
+        highest,
     )
-    beyond = tl.maximum(across(low) - r, r - across(high))
-    e = tl.exp2(beyond * across(-inverse))
-    is_above = r > across(high)
-    is_below = ~(r >= across(low))  # so is NaN, which then makes the sum NaN
-    is_point = (r == across(point)) & POINT
-    terms = (
-        is_above.to(COMPUTE),
-        tl.where(is_below, e, 0.0),
-        tl.where(is_above, e, 0.0),
-        is_point.to(COMPUTE),
-        tl.where(inside, r, float("inf")) if PADDED else r,
-        r,
-    )
-    is_listed = ~(is_above | is_below | is_point)
-    if PADDED:
-        is_listed = is_listed & inside
-    listed = is_listed.to(tl.int32)
-    number = count + tl.cumsum(listed, 0) - listed
-    lane = tl.arange(0, LANES)[None, None, :, None]
-    # Not so, but it keeps every lane in its thread; single scores are stored all the same.
-    place = tl.max_contiguous(first + number * LANES + lane, (1, 1, LANES, 1))
-    store_values(out, source.outer, source.inner, place, is_listed, r, 1)
-    count += tl.sum(listed, 0)[None, :, :, :]
-    return tl.reduce(tl.reduce(terms, 3, _added), 0, _added), count
+    return total, next_place
 
 
 @triton.jit
@@ -84,20 +103,24 @@ def _gather_chunk(
     first = (tl.zeros((), tl.int64) + chunk) * source.length
     last = tl.minimum(first + source.length, source.call.n)
     whole = first + (last - first) // BLOCK * BLOCK
-    count = tl.zeros((1, 1, LANES, 1), tl.int32)
-    none = tl.zeros((1, LANES), tl.float64)
-    total = (none, none, none, none, none + float("inf"), none - float("inf"))
+    lane = tl.arange(0, LANES)[None, None, :, None]
+    next_place = lane
+    none = tl.zeros((1, 1, LANES, 1), tl.int32)
+    sums = none.to(tl.float64)
+    ends = tl.full((1, 1, LANES, 1), float("inf"), COMPUTE)
+    total = (none, sums, sums, none, ends, -ends)
     for start in range(first, whole, BLOCK):
-        terms, count = _gather_block(
-            source, out, first, start, count, low, high, point, inverse, POINT, False, COMPUTE
+        total, next_place = _gather_block(
+            *(source, out, first, start, total, next_place),
+            *(low, high, point, inverse, POINT, False, COMPUTE),
         )
-        total = _added(*total, *wide(terms))
     if whole < last:
-        terms, count = _gather_block(
-            source, out, first, whole, count, low, high, point, inverse, POINT, True, COMPUTE
+        total, next_place = _gather_block(
+            *(source, out, first, whole, total, next_place),
+            *(low, high, point, inverse, POINT, True, COMPUTE),
         )
-        total = _added(*total, *wide(terms))
-    return tl.reduce(total, 1, _added), count
+    found = tl.reduce(tl.reduce(tl.reduce(wide(total), 3, _added), 0, _added), 1, _added)
+    return found, (next_place - lane) // LANES
 
 
 @triton.jit

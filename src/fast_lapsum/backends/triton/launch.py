@@ -18,6 +18,7 @@ from .config import (
     TILES_BACKWARD,
     LongBackwardPlan,
     TilePlan,
+    cached_plan,
     long_plan,
     longest_block,
     longest_block_backward,
@@ -25,7 +26,7 @@ from .config import (
     team_plan,
     tile_plan,
 )
-from .device import on_device, room_of, shrink_room
+from .device import can_overlap, on_device, room_of, shrink_room
 from .steps import ForwardPlan, backward_steps, forward_steps
 from .views import Call, Numbers, Rows
 
@@ -145,7 +146,8 @@ def forward(
             while made is None:
                 room = room_of(scores.device)
                 chosen = plan or _plan(n, row_count, kept.itemsize, width, room)
-                planned = forward_steps(chosen, n, row_count, room, largest, hard, compute)
+                overlap = can_overlap(scores.device)
+                planned = forward_steps(chosen, n, row_count, room, overlap, largest, hard, compute)
                 try:
                     made = relaunch.launch(
                         planned, lead, *_words(planned.words, scores, torch.int64)
@@ -174,13 +176,15 @@ def _width(tensors: tuple[Tensor | None, ...], group: Group) -> int:
 
 
 def _plan(n: int, row_count: int, itemsize: int, width: int, room: int) -> ForwardPlan:
-    """Rows that no program holds: a team's where there is room, one program's where many."""
+    """Rows that no program holds: a team's where there are few, one program's where many."""
     if n <= longest_block(itemsize):
         return tile_plan(n, width, itemsize)
     if row_count >= MANY_ROWS:
         return long_plan(n, row_count, width)
     team = team_plan(n, row_count, itemsize, width)
-    return team if team and team.chunks <= room else shared_plan(n, row_count, width)
+    if team is None or team.chunks > room:
+        team = cached_plan(n, row_count, itemsize, width)
+    return team or shared_plan(n, row_count, width)
 
 
 def backward(

@@ -86,7 +86,7 @@ def solve_row(
                         inner,
                         source.team,
                         source.length,
-                        Band(low, high, point, at_point, above, below, higher, listed),
+                        Band(low, high, point, at_point, above, below, higher, number, listed),
                     ),
                     *(False, True, True, 1, LISTED, source.LANES, 1, source.CHUNK_LANES),
                 ),

@@ -75,21 +75,46 @@ def exponent_scale(t, COMPUTE: tl.constexpr):
 
 
 @triton.jit
+def _mirrored(i):
+    """Whole numbers of either sign, whose bits are in the order of floats or the other way."""
+    lowest = (
+        tl.full((), -(2**63), tl.int64) if i.dtype == tl.int64 else tl.full((), -(2**31), tl.int32)
+    )
+    return tl.where(i < 0, lowest - i, i)
+
+
+@triton.jit
+def _place_of(x):
+    """Where a float is in the order of all floats."""
+    if x.dtype == tl.float64:
+        return _mirrored(x.to(tl.int64, bitcast=True))
+    else:
+        return _mirrored(x.to(tl.int32, bitcast=True))
+
+
+@triton.jit
+def _float_at(place, COMPUTE: tl.constexpr):
+    return _mirrored(place).to(COMPUTE, bitcast=True)
+
+
+@triton.jit
 def middle_float(left, right, COMPUTE: tl.constexpr):
     """The number half-way between two floats in the order of their bit patterns."""
-    if COMPUTE == tl.float64:
-        a = left.to(tl.int64, bitcast=True)
-        b = right.to(tl.int64, bitcast=True)
-        lowest = tl.full((), -(2**63), tl.int64)
-    else:
-        a = left.to(tl.int32, bitcast=True)
-        b = right.to(tl.int32, bitcast=True)
-        lowest = tl.full((), -(2**31), tl.int32)
-    a = tl.where(a < 0, lowest - a, a)
-    b = tl.where(b < 0, lowest - b, b)
-    middle = (a & b) + ((a ^ b) >> 1)
-    middle = tl.where(middle < 0, lowest - middle, middle)
-    return middle.to(COMPUTE, bitcast=True)
+    a = _place_of(left)
+    b = _place_of(right)
+    return _float_at((a & b) + ((a ^ b) >> 1), COMPUTE)
+
+
+@triton.jit
+def float_before(x, COMPUTE: tl.constexpr):
+    """The greatest number below x."""
+    return _float_at(_place_of(x) - 1, COMPUTE)
+
+
+@triton.jit
+def float_after(x, COMPUTE: tl.constexpr):
+    """The least number above x."""
+    return _float_at(_place_of(x) + 1, COMPUTE)
 
 
 @triton.jit
@@ -133,24 +158,28 @@ def lift_of(excess, target, count):
 
 
 @triton.jit
-def interpolate(left, right, lift_left, lift_right, COMPUTE: tl.constexpr):
-    """Where a straight line through both ends' lifts is zero, kept off the ends.
+def between(left, right, part):
+    """A number between two, at a part of the way.
 
-    Between ends of one sign and very different size it is a line over the logarithm: the lifts of
-    heavy tails are straight there.
+    If they are of one sign and very different size it is a part of the way of their logarithms:
+    heavy tails are even there.
     """
-    left = as_finite(left, COMPUTE)
-    right = as_finite(right, COMPUTE)
-    weight = lift_left / (lift_left - lift_right)
-    weight = tl.where(lift_left > lift_right, weight, 0.5)
-    weight = tl.minimum(tl.maximum(weight, 0.02), 0.98)
     is_positive = (left > 0) & (right > 2 * left)
     is_negative = (right < 0) & (left < 2 * right)
     size_left = tl.log2(tl.where(is_positive | is_negative, tl.abs(left), 1.0))
     size_right = tl.log2(tl.where(is_positive | is_negative, tl.abs(right), 1.0))
-    size = tl.exp2(size_left * (1 - weight) + size_right * weight)
-    straight = left * (1 - weight) + right * weight
+    size = tl.exp2(size_left * (1 - part) + size_right * part)
+    straight = left * (1 - part) + right * part
     return tl.where(is_positive, size, tl.where(is_negative, -size, straight))
+
+
+@triton.jit
+def interpolate(left, right, lift_left, lift_right, COMPUTE: tl.constexpr):
+    """Where a straight line through both ends' lifts is zero, kept off the ends."""
+    part = lift_left / (lift_left - lift_right)
+    part = tl.where(lift_left > lift_right, part, 0.5)
+    part = tl.minimum(tl.maximum(part, 0.02), 0.98)
+    return between(as_finite(left, COMPUTE), as_finite(right, COMPUTE), part)
 
 
 @triton.jit

@@ -87,6 +87,16 @@ def _add_pass(a0, a1, a2, a3, a4, a5, b0, b1, b2, b3, b4, b5):
 
 
 @triton.jit
+def _add_counts(a0, a1, a2, a3, b0, b1, b2, b3):
+    return a0 + b0, a1 + b1, a2 + b2, a3 + b3
+
+
+@triton.jit
+def _add_ends(a0, a1, b0, b1):
+    return tl.minimum(a0, b0), tl.maximum(a1, b1)
+
+
+@triton.jit
 def _add_moments(a0, a1, a2, a3, b0, b1, b2, b3):
     return tl.minimum(a0, b0), tl.maximum(a1, b1), a2 + b2, a3 + b3
 
@@ -114,6 +124,10 @@ def _reduced(terms, AXIS: tl.constexpr, KIND: tl.constexpr):
         return tl.reduce(terms, AXIS, _add_glance)
     elif KIND == "pass":
         return tl.reduce(terms, AXIS, _add_pass)
+    elif KIND == "counts":
+        return tl.reduce(terms, AXIS, _add_counts)
+    elif KIND == "ends":
+        return tl.reduce(terms, AXIS, _add_ends)
     elif KIND == "moments":
         return tl.reduce(terms, AXIS, _add_moments)
     elif KIND == "survey":
@@ -138,6 +152,10 @@ def _joined(a, b, KIND: tl.constexpr):
         return _add_glance(*a, *b)
     elif KIND == "pass":
         return _add_pass(*a, *b)
+    elif KIND == "counts":
+        return _add_counts(*a, *b)
+    elif KIND == "ends":
+        return _add_ends(*a, *b)
     elif KIND == "moments":
         return _add_moments(*a, *b)
     elif KIND == "survey":
@@ -152,6 +170,7 @@ def _ends(kind: str) -> tuple[int, int]:
     """The fields of a KIND that are the least and the greatest of numbers; all others are sums."""
     ends = {
         "pass": (5, 4),
+        "ends": (0, 1),
         "moments": (0, 1),
         "survey": (3, 4),
         "first": (4, 5),
@@ -221,6 +240,17 @@ def _terms(r, inside, at, KIND: tl.constexpr, COMPUTE: tl.constexpr):
             tl.where(is_below, r, float("-inf")),
             tl.where(is_above, r, float("inf")),
         )
+    elif KIND == "counts":
+        return (
+            (r > across(at[0])).to(COMPUTE),
+            (r > across(at[1])).to(COMPUTE),
+            (r > across(at[2])).to(COMPUTE),
+            (r > across(at[3])).to(COMPUTE),
+        )
+    elif KIND == "ends":
+        left, right = at
+        low = tl.where(r > across(left), r, float("inf"))
+        return low, tl.where(r <= across(right), r, float("-inf"))
     elif KIND == "tails":
         lower, upper, from_lower, from_upper, inverse = at
         is_above = r >= across(upper)
@@ -254,13 +284,14 @@ def _terms(r, inside, at, KIND: tl.constexpr, COMPUTE: tl.constexpr):
 @constexpr_function
 def _fields(kind: str) -> int:
     """How many numbers a KIND gives."""
-    return {"moments": 4, "pass": 6, "survey": 7, "first": 6, "gathered": 7}.get(kind, 3)
+    fields = {"counts": 4, "ends": 2, "moments": 4, "pass": 6, "survey": 7, "first": 6}
+    return {**fields, "gathered": 7}.get(kind, 3)
 
 
 @constexpr_function
 def _is_common(kind: str) -> bool:
     """Whether every row takes such a pass."""
-    return kind in ("moments", "glance", "first")
+    return kind in ("moments", "glance", "first", "counts", "ends")
 
 
 @triton.jit
@@ -353,8 +384,10 @@ def _over_chunk(source, chunk, at, KIND: tl.constexpr, COMPUTE: tl.constexpr):
         nothing = tl.full((ROWS, source.LANES), _nothing(KIND, field), tl.float64)
         total = total + (nothing,)  # type: ignore[assignment]
     first = (tl.zeros((), tl.int64) + chunk) * source.length
-    for part in range(parts_of(source, chunk)):
-        terms = _terms(read_part(source, first, part, COMPUTE), None, at, KIND, COMPUTE)
+    BLOCK: tl.constexpr = source.PARTS * source.REPEATS * source.LANES * source.WIDTH
+    for block in range((parts_of(source, chunk) + (source.PARTS - 1)) // source.PARTS):
+        r = read_parts(source, first + block * BLOCK, COMPUTE)
+        terms = _over_held(source, r, 0, at, KIND, COMPUTE)
         total = _joined(total, wide(_of_threads(terms, KIND)), KIND)
     return _reduced(total, 1, KIND)
 

@@ -1,8 +1,8 @@
 """From a bracket to the root in it: cheap looks, the two-exponential iteration, the last digits.
 
 Everything here is a vector with one entry per row. A row that is done is frozen: its bits do not
-depend on the rows beside it. A row in the hard limit (``is_hard``) is searched in the same way by
-counts alone: its sums are zero and its budget is half a score below the rank that is looked for.
+depend on the rows beside it. A row in the hard limit (``is_hard``) has no root but a rank, half a
+score above its budget, which is found by counts.
 """
 
 from __future__ import annotations
@@ -18,14 +18,12 @@ from .numbers import (
     any_row,
     as_finite,
     closed_form_step,
-    exponent_scale,
     hypotenuse,
     interpolate,
     lift_of,
     middle_float,
     model_factor,
     negligible_step,
-    smallest_normal,
     sum_of_two,
 )
 from .passes import look_at, measure, over_rows
@@ -40,8 +38,12 @@ LONGEST_STEP = tl.constexpr(60.0)
 #: Sums of so much on both sides are those of many scores, and a straight step may be so long.
 DENSE = tl.constexpr(4.0)
 LONGEST_STRAIGHT = tl.constexpr(1000.0)
-#: A rank that is so near is left to the iteration, which knows the nearest scores.
-FEW = tl.constexpr(3.0)
+#: Closed-form steps lead as long as the mass to be crossed is so many times the sums; from outside
+#: all scores one or two lead to them.
+LED = tl.constexpr(4.0)
+UNLED_STEPS = tl.constexpr(3)
+#: A root that is so few scores away is left to the iteration, which knows the nearest ones.
+FEW = tl.constexpr(2.0)
 
 
 class Row(NamedTuple):
@@ -65,18 +67,20 @@ class Bracket(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """b + step is the root where ``is_exact``; else b is a trial."""
+    """b + step is the root where ``is_exact``; else b is a trial, which ``is_far`` from the root.
+
+    ``tails`` is S<= + S> of the last look.
+    """
 
     b: Any
     step: Any
     is_exact: Any
+    is_far: Any
+    tails: Any
 
 
 class Found(NamedTuple):
-    """b + step is the root, between neighbouring scores; ``is_direct`` needs no finishing.
-
-    In the hard limit b is the boundary score, with so many scores above and equal to it.
-    """
+    """b + step is the root, between neighbouring scores; ``is_direct`` needs no finishing."""
 
     is_found: Any
     b: Any
@@ -84,8 +88,6 @@ class Found(NamedTuple):
     lower: Any
     upper: Any
     is_direct: Any
-    above: Any
-    equal_count: Any
 
 
 @triton.jit
@@ -138,11 +140,14 @@ def approach(
     taken before, or None.
     """
     b = guess  # where the first look was taken, be that in the bracket or not
+    is_near = ~row.is_hard
     if first is None:
         b = tl.minimum(tl.maximum(guess, bracket.left), bracket.right)
+        is_near = is_near & (3 * error <= row.t * LONGEST_STEP)
     is_exact = is_live & (row.k != row.k)
     step = tl.zeros_like(b)
-    is_near = (~row.is_hard) & (3 * error <= row.t * LONGEST_STEP)
+    tails = tl.zeros_like(b)
+    is_far = is_live
     is_going = is_live & is_near & (tl.abs(guess) < float("inf"))
     looks = 0
     while any_row(is_going):
@@ -159,7 +164,7 @@ def approach(
         relative = closed_form_step(
             count_excess.to(COMPUTE), look.below.to(COMPUTE), look.higher.to(COMPUTE), excess
         )
-        tails = (look.below + look.higher).to(COMPUTE)
+        tails = tl.where(is_going, (look.below + look.higher).to(COMPUTE), tails)
         # Among many scores the mass is straight over distances at which the closed form, which
         # knows nothing of the scores ahead, would take many steps.
         is_dense = tl.minimum(look.below, look.higher) >= DENSE
@@ -173,64 +178,17 @@ def approach(
         is_exact = is_exact | (is_going & is_short)
         step = tl.where(is_going, row.t * relative, step)
         b = tl.where(is_going & (~is_short), b + step, b)
+        is_far = tl.where(is_going, tl.abs(excess) > tl.maximum(2 * tails, FEW), is_far)
         is_inner = (bracket.left < b) & (b < bracket.right) & (looks < STEPS)
-        # Where few scores are near and many are to be crossed, counts lead: see the iteration.
-        is_led = tl.abs(relative) < LONGEST_STEP
-        if source.team is not None:
-            is_led = is_led & (tl.abs(excess) <= 4 * tails)
+        # Where few scores are near and many are to be crossed, counts lead: see rank.py.
+        is_led = (tl.abs(excess) <= tails * LED) | (looks < UNLED_STEPS)
+        is_led = is_led & (tl.abs(relative) < LONGEST_STEP)
         is_going = is_going & is_told & (~is_short) & is_inner & (is_straight | is_led)
-    if any_row(is_live & row.is_hard):
-        b, bracket, crossings = _approach_rank(
-            source, row, bracket, b, error, is_live & row.is_hard, first, crossings, COMPUTE
-        )
-    return Trial(b, step, is_exact), bracket, crossings
+    return Trial(b, step, is_exact, is_far, tails), bracket, crossings
 
 
 @triton.jit
-def _approach_rank(
-    source, row, bracket, b, error, is_live, first, crossings, COMPUTE: tl.constexpr
-):
-    """Straight steps by counts in the hard limit, to where the iteration begins.
-
-    The sums of a look tell how dense the scores are within some reach, which is ``error`` at first
-    and shrinks as the rank comes near.
-    """
-    reach = reach_of(error, COMPUTE)
-    is_going = is_live & (error > 0) & (tl.abs(b) < float("inf"))
-    looks = 0
-    while any_row(is_going):
-        inverse = exponent_scale(reach, COMPUTE)
-        if first is None:
-            look, crossings = look_at(source, b, inverse, crossings, COMPUTE)
-        else:
-            look = first
-            if looks > 0:
-                look, crossings = look_at(source, b, inverse, crossings, COMPUTE)
-        looks += 1
-        over = _minus_budget(look.above, row.k, COMPUTE).to(COMPUTE)
-        # A boundary that equals b is still to be found: the end is beyond it then.
-        beside = b + tl.abs(b) * 2.0**-20 + smallest_normal(COMPUTE)
-        bracket = _narrowed(bracket, tl.where(over < 0, beside, b), over, is_going)
-        tails = (look.below + look.higher).to(COMPUTE)
-        straight = 2 * over / tl.maximum(tails, SQUARABLE)
-        is_dense = tl.minimum(look.below, look.higher) >= DENSE
-        is_straight = is_dense & (tl.abs(straight) < LONGEST_STRAIGHT)
-        b = tl.where(is_going & is_straight, b + reach * straight, b)
-        is_inner = (bracket.left < b) & (b < bracket.right) & (looks < MOST_STEPS)
-        is_going = is_going & is_straight & is_inner & (tl.abs(over) > FEW)
-        wanted = tl.maximum(0.25 * tl.abs(over), 8 * DENSE)
-        reach = reach * tl.minimum(wanted / tl.maximum(tails, 1.0), 1.0)
-    return b, bracket, crossings
-
-
-@triton.jit
-def reach_of(error, COMPUTE: tl.constexpr):
-    """Over which distance a look in the hard limit finds out how dense the scores are."""
-    return tl.maximum(error, smallest_normal(COMPUTE))
-
-
-@triton.jit
-def iterate(source, row, bracket, trial, is_live, crossings, COMPUTE: tl.constexpr):
+def iterate(source, row, bracket, start, is_live, crossings, COMPUTE: tl.constexpr):
     """Iterate the closed form until a pass certifies itself.
 
     The root lies in the bracket. Between its ends the logit of the mass is interpolated: a lift is
@@ -240,7 +198,6 @@ def iterate(source, row, bracket, trial, is_live, crossings, COMPUTE: tl.constex
     """
     t = row.t
     target_mass = row.k.to(COMPUTE)
-    start = trial.b
     is_between = (bracket.left < start) & (start < bracket.right)
     lift_left = lift_of(bracket.over_left, target_mass, row.count)
     lift_right = lift_of(bracket.over_right, target_mass, row.count)
@@ -255,16 +212,14 @@ def iterate(source, row, bracket, trial, is_live, crossings, COMPUTE: tl.constex
     # Where to interpolate: from the nearest scores inside, not across the gaps at the ends.
     inner_left = bracket.left
     inner_right = bracket.right
-    above = row.k * 0
-    equal_count = row.k * 0
     is_going = is_live
     taken = 0
     while any_row(is_going) & (taken < MOST_PASSES):
         taken += 1
         totals, crossings = measure(source, b, row.inverse, crossings, COMPUTE)
         equal = totals.equal_count
-        below = tl.where(row.is_hard, 0.0, totals.sum_below)
-        higher = tl.where(row.is_hard, 0.0, totals.sum_above)
+        below = totals.sum_below
+        higher = totals.sum_above
         over = _minus_budget(totals.above, row.k, COMPUTE)
         excess = (over + 0.5 * (equal + below - higher)).to(COMPUTE)
         rising = excess >= 0  # the root is at b or above it
@@ -302,19 +257,14 @@ def iterate(source, row, bracket, trial, is_live, crossings, COMPUTE: tl.constex
         # k scores above and nothing near: the root is in the gap ahead, wherever that ends.
         in_gap = (count_excess == 0) & (tl.where(rising, sum_above, sum_below) == 0)
         is_short = tl.abs(relative) <= negligible_step(COMPUTE)
-        is_soft_root = before_end | nothing_between | in_gap | is_short
-        # In the hard limit: the rank that is looked for is that of the scores equal to b.
-        is_boundary = has_equal & (over < 0) & (over + equal > 0)
-        is_root = tl.where(row.is_hard, is_boundary, is_soft_root)
+        is_root = before_end | nothing_between | in_gap | is_short
         is_root = is_root | (tl.abs(excess) <= row.slack)
 
         is_found = is_found | (is_going & is_root)
-        is_direct = tl.where(is_going, is_short & (~row.is_hard), is_direct)
+        is_direct = tl.where(is_going, is_short, is_direct)
         step = tl.where(is_going, next_step, step)
         lower = tl.where(is_going, next_lower, lower)
         upper = tl.where(is_going, next_upper, upper)
-        above = tl.where(is_going, totals.above.to(tl.float64), above)
-        equal_count = tl.where(is_going, equal.to(tl.float64), equal_count)
         is_going = is_going & (~is_root)
         if any_row(is_going):
             ahead = b + next_step
@@ -333,8 +283,7 @@ def iterate(source, row, bracket, trial, is_live, crossings, COMPUTE: tl.constex
             is_inside = (bracket.left < ahead) & (ahead < bracket.right)
             ahead = tl.where(is_inside, ahead, middle)
             b = tl.where(is_going, as_finite(ahead, COMPUTE), b)
-    found = Found(is_found, b, step, lower, upper, is_direct, above, equal_count)
-    return found, crossings
+    return Found(is_found, b, step, lower, upper, is_direct), crossings
 
 
 @triton.jit

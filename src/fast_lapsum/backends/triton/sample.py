@@ -9,6 +9,7 @@ import triton.language as tl
 
 from .numbers import any_row, as_finite, exponent_scale, pick, prior_bracket, smallest_normal
 from .passes import Source, constexpr_function, look_at, measure
+from .rank import Ranks, near_rank, search_rank
 from .root import MOST_STEPS, Row, approach, bracket_of, iterate
 from .solve import Guess, guess_of, survey_rows
 from .views import first_score, load_scores, part_indices
@@ -68,7 +69,10 @@ def _smooth(mean, square):
 
 @triton.jit
 def _near_roots(source, origin, wanted, slack, t, found, is_live, COMPUTE: tl.constexpr):
-    """Where about they are taken, whatever t is: a few looks at a temperature that suits all."""
+    """Where about they are taken, whatever t is, and how dense the scores are there.
+
+    A few looks at a temperature that suits all find that.
+    """
     _, mean, square = found
     t_smooth = tl.maximum(_smooth(mean, square), tl.maximum(t, smallest_normal(COMPUTE)))
     row, bracket, guess = _aim(origin, wanted, slack, t_smooth, t != t, found, COMPUTE)
@@ -76,7 +80,8 @@ def _near_roots(source, origin, wanted, slack, t, found, is_live, COMPUTE: tl.co
     trial, _, _ = approach(
         *(source, row, bracket, guess.b, guess.error, is_live, None, nobody, QUICK_STEPS, COMPUTE)
     )
-    return tl.where(tl.abs(trial.b) < float("inf"), trial.b, origin)
+    density = tl.maximum(trial.tails, 1.0) / (2 * t_smooth.to(COMPUTE))
+    return tl.where(tl.abs(trial.b) < float("inf"), trial.b, origin), density
 
 
 @triton.jit
@@ -84,15 +89,26 @@ def _roots(source, origin, wanted, slack, t, is_hard, found, is_live, COMPUTE: t
     """Where they are taken, give or take some slack of them."""
     nobody = tl.zeros((), tl.int32)
     row, bracket, guess = _aim(origin, wanted, slack, t, is_hard, found, COMPUTE)
+    infinite = found[0].infinite + 0 * row.k
+    right = as_finite(bracket.right, COMPUTE)
+    ranks = Ranks(bracket.left, right, found[0].finite + infinite, infinite, is_live)
     trial, bracket, _ = approach(
         *(source, row, bracket, guess.b, guess.error, is_live, None, nobody, MOST_STEPS, COMPUTE)
     )
     b = trial.b
     is_open = is_live & (~trial.is_exact)
     if any_row(is_open):
-        root, _ = iterate(source, row, bracket, trial, is_open, nobody, COMPUTE)
-        is_stepped = (~row.is_hard) & (tl.abs(root.step) < float("inf"))
-        b = tl.where(is_open, root.b + tl.where(is_stepped, root.step, 0.0), b)
+        is_sought = is_open & trial.is_far
+        if any_row(is_sought):
+            ranks, _ = search_rank(
+                source, row, ranks, guess.b, guess.error, is_sought, nobody, COMPUTE
+            )
+            b = tl.where(is_sought, near_rank(ranks), b)
+        is_soft = is_open & (~row.is_hard)
+        if any_row(is_soft):
+            root, _ = iterate(source, row, bracket, b, is_soft, nobody, COMPUTE)
+            is_stepped = tl.abs(root.step) < float("inf")
+            b = tl.where(is_soft, root.b + tl.where(is_stepped, root.step, 0.0), b)
     return tl.where(tl.abs(b) < float("inf"), b, origin)
 
 
@@ -120,8 +136,10 @@ def _guess(source, origin, k, t, is_hard, SAMPLE: tl.constexpr, COMPUTE: tl.cons
         survey, square, mean, k, source.call.n, t, is_hard, SAMPLE, COMPUTE
     )
     is_live = survey.finite > 1
-    b = _near_roots(source, origin, share, deviation * GUESS_SLACK, t, found, is_live, COMPUTE)
-    return Guess(tl.where(is_live, b, origin), _smooth(mean, square).to(COMPUTE))
+    b, density = _near_roots(
+        source, origin, share, deviation * GUESS_SLACK, t, found, is_live, COMPUTE
+    )
+    return Guess(tl.where(is_live, b, origin), deviation.to(COMPUTE) / density)
 
 
 @triton.jit
@@ -139,7 +157,7 @@ def _place(source, origin, k, t, is_hard, SAMPLE: tl.constexpr, COMPUTE: tl.cons
     has_end = tl.where(is_low, share + spread < finite - 0.5, share - spread > 0.5)
     wanted = share + tl.where(is_low, spread, -spread)
     is_live = has_end & (finite > 1)
-    b = _near_roots(source, origin, wanted, deviation, t, found, is_live, COMPUTE)
+    b, _ = _near_roots(source, origin, wanted, deviation, t, found, is_live, COMPUTE)
     # At the row's own temperature these may be too near to the budget, or too far away.
     t_soft = tl.where(is_hard, smallest_normal(COMPUTE), t)
     inverse = exponent_scale(t_soft, COMPUTE) + 0 * b

@@ -15,7 +15,7 @@ from .numbers import exponent_scale, smallest_normal
 from .passes import Source
 from .sample import sample_place
 from .solve import Pair
-from .team import Team, clear, read_note, words_of, write_note
+from .team import Team, await_last, begin_next, clear, read_note, words_of, write_note
 from .views import budget_of, coordinates, temperature_of
 from .write import leave_ties, store_pair
 
@@ -34,9 +34,12 @@ def place_rows(
     RUN: tl.constexpr,
     LANES: tl.constexpr,
     CHUNK_LANES: tl.constexpr,
+    OVERLAP: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
     """A band for each row's threshold (its boundary in the second turn), and a meeting place."""
+    begin_next(OVERLAP)
+    await_last(OVERLAP)
     row = tl.zeros((1,), tl.int64) + tl.program_id(0)
     words = words_of(words, tl.program_id(0), CHUNK_LANES)
     clear(words, CHUNK_LANES)
@@ -65,9 +68,12 @@ def gather_rows(
     LISTED: tl.constexpr,
     LANES: tl.constexpr,
     CHUNK_LANES: tl.constexpr,
+    OVERLAP: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
     """The first reading of rows, one program for each of their chunks."""
+    begin_next(OVERLAP)
+    await_last(OVERLAP)
     row_number, chunk = tl.program_id(0) // chunks, tl.program_id(0) % chunks
     row = tl.zeros((1,), tl.int64) + row_number
     outer, inner = coordinates(call, row, row_count)
@@ -107,9 +113,12 @@ def solve_rows(
     CHUNK_LANES: tl.constexpr,
     SAMPLE: tl.constexpr,
     RUN: tl.constexpr,
+    OVERLAP: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
     """Threshold pairs (boundaries and what chunks need of ties in the second turn), by teams."""
+    begin_next(OVERLAP)
+    await_last(OVERLAP)
     program = tl.program_id(0)
     number, member = program // size, program % size
     for row_number in range(number, row_count, tl.num_programs(0) // size):
@@ -160,9 +169,11 @@ def write_rows(
     LANES: tl.constexpr,
     WIDTH: tl.constexpr,
     CHUNK_LANES: tl.constexpr,
+    OVERLAP: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
     """Masks of rows, one program for each of their chunks."""
+    await_last(OVERLAP)
     row_number, chunk = tl.program_id(0) // chunks, tl.program_id(0) % chunks
     row = tl.zeros((1,), tl.int64) + row_number
     outer, inner = coordinates(call, row, row_count)

@@ -18,6 +18,7 @@ from .numbers import (
     as_finite,
     exponent_scale,
     first_guess,
+    float_before,
     interpolate,
     largest_finite,
     lift_of,
@@ -26,6 +27,7 @@ from .numbers import (
     smallest_normal,
 )
 from .passes import Survey, look_at, over_rows
+from .rank import Ranks, has_rank, near_rank, search_rank, with_trial
 from .root import MOST_STEPS, Bracket, Row, approach, bracket_of, finish, iterate
 
 
@@ -86,31 +88,34 @@ def guess_of(survey, origin, mean, square, k, t, start, is_hard, COMPUTE: tl.con
 
 
 @triton.jit
-def _in_band(source, row, left, right, crossings, COMPUTE: tl.constexpr):
-    """The bracket within the band, and whether the root is in it: one look at both ends."""
+def _in_band(source, row, ranks, left, right, crossings, COMPUTE: tl.constexpr):
+    """Bracket and ranks within the band, and whether the root is there: one look at both ends."""
+    band = source.band
     # Of the row's own bracket it is certain, and a root may lie beyond the largest number.
-    is_certain_left = left >= source.band.low
-    is_certain_right = right <= source.band.high
-    left = tl.maximum(left, source.band.low)
-    right = tl.minimum(right, source.band.high)
+    is_certain_left = left >= band.low
+    is_certain_right = right <= band.high
+    left = tl.maximum(left, band.low)
+    right = tl.minimum(right, band.high)
+    before_band = float_before(as_finite(band.low, COMPUTE), COMPUTE)
+    of_band = band.above + band.at_point + band.count
+    ranks = Ranks(
+        tl.where(is_certain_left, ranks.left, before_band),
+        tl.where(is_certain_right, ranks.right, band.high),
+        tl.where(is_certain_left, ranks.above_left, of_band),
+        tl.where(is_certain_right, ranks.above_right, band.above),
+        ranks.is_found,
+    )
     end = tl.arange(0, 2)
     trial = as_finite(tl.where(end == 0, left, right), COMPUTE)
     look, crossings = look_at(source, trial, row.inverse + 0 * trial, crossings, COMPUTE)
-    over = look.above - row.k
-    # In the hard limit S<= is the number of equal scores: a boundary at the low end is in the band.
-    at_end = tl.where(end == 0, look.below, 0.0)
-    excess = over + tl.where(row.is_hard, at_end, 0.5 * (look.below - look.higher))
-    over_left = pick(excess, 0)
-    over_right = pick(excess, 1)
+    excess = look.above - row.k + 0.5 * (look.below - look.higher)
+    over_left = tl.where(row.is_hard, ranks.above_left - row.k, pick(excess, 0))
+    over_right = tl.where(row.is_hard, ranks.above_right - row.k, pick(excess, 1))
     over_left = tl.where(is_certain_left, tl.maximum(over_left, 0.0), over_left)
     over_right = tl.where(is_certain_right, tl.minimum(over_right, 0.0), over_right)
     missed = tl.where(over_left < 0, -1, tl.where(over_right > 0, 1, 0))
-    # A boundary may be an end of the band, and trials lie within the bracket.
-    tiny = smallest_normal(COMPUTE)
-    left = tl.where(row.is_hard, left - tl.abs(left) * 2.0**-20 - tiny, left)
-    right = tl.where(row.is_hard, right + tl.abs(right) * 2.0**-20 + tiny, right)
     bracket = Bracket(left, right, over_left.to(COMPUTE), over_right.to(COMPUTE))
-    return bracket, missed, crossings
+    return bracket, ranks, missed, crossings
 
 
 @triton.jit
@@ -163,40 +168,58 @@ def solve(source, survey, k, t, is_hard, guess, look, crossings, COMPUTE: tl.con
         # A boundary is a score: the bracket of t = 0 has them all inside.
         t_bracket = tl.where(is_hard, 0.0, t)
         left, right = prior_bracket(lowest, highest, share, finite, t_bracket, COMPUTE)
+        ranks = Ranks(left, as_finite(right, COMPUTE), valid, infinite, takes_none)
         if source.band is None:
             bracket = bracket_of(left, right, valid.to(COMPUTE), target.to(COMPUTE))
+            if look is not None:
+                ranks = with_trial(ranks, guess.b, look.above, tl.ceil(target), is_live)
             trial, bracket, crossings = approach(
                 *(source, row, bracket, guess.b, guess.error),
                 *(is_live, look, crossings, MOST_STEPS, COMPUTE),
             )
+            aim, error = guess.b, guess.error
         else:
-            bracket, beside, crossings = _in_band(source, row, left, right, crossings, COMPUTE)
+            bracket, ranks, beside, crossings = _in_band(
+                source, row, ranks, left, right, crossings, COMPUTE
+            )
             missed = tl.where(is_live, beside, missed)
             hi = tl.where(missed != 0, float("nan"), hi)
             is_live = is_live & (beside == 0)
             lift_left = lift_of(bracket.over_left, target.to(COMPUTE), row.count)
             lift_right = lift_of(bracket.over_right, target.to(COMPUTE), row.count)
             b = interpolate(bracket.left, bracket.right, lift_left, lift_right, COMPUTE)
-            error = tl.where(is_hard, 0.125 * bracket.right - 0.125 * bracket.left, 0.0)
             trial, bracket, crossings = approach(
-                *(source, row, bracket, b, error),
+                *(source, row, bracket, b, 0 * b),
                 *(is_live, None, crossings, MOST_STEPS, COMPUTE),
             )
+            aim = tl.zeros_like(b) + float("nan")  # by the counts at both ends
+            error = aim
         hi = tl.where(is_live, trial.b, hi)
         lo = tl.where(is_live, trial.step, lo)
         is_open = is_live & (~trial.is_exact)
         if any_row(is_open):
-            found, crossings = iterate(source, row, bracket, trial, is_open, crossings, COMPUTE)
-            soft_hi, soft_lo, crossings = finish(
-                source, row, found, is_open & (~is_hard), crossings, COMPUTE
-            )
-            room = k - found.above
-            share_of_equal = (room / tl.maximum(found.equal_count, 1.0)).to(COMPUTE)
-            hi = tl.where(is_open, tl.where(is_hard, found.b, soft_hi), hi)
-            lo = tl.where(is_open, tl.where(is_hard, share_of_equal, soft_lo), lo)
-            hi = tl.where(is_open & (~found.is_found), float("nan"), hi)
+            start = trial.b
+            is_sought = is_open & trial.is_far & has_rank(ranks, row)
+            if any_row(is_sought):
+                ranks, crossings = search_rank(
+                    source, row, ranks, aim, error, is_sought, crossings, COMPUTE
+                )
+                start = tl.where(is_sought, near_rank(ranks), start)
+                equal_count = tl.maximum(ranks.above_left - ranks.above_right, 1.0)
+                is_ranked = is_sought & is_hard
+                hi = tl.where(is_ranked, ranks.right, hi)
+                lo = tl.where(is_ranked, ((k - ranks.above_right) / equal_count).to(COMPUTE), lo)
+                above = tl.where(is_ranked, ranks.above_right, above)
+                hi = tl.where(is_ranked & (~ranks.is_found), float("nan"), hi)
+            is_soft = is_open & (~is_hard)
+            if any_row(is_soft):
+                found, crossings = iterate(source, row, bracket, start, is_soft, crossings, COMPUTE)
+                soft_hi, soft_lo, crossings = finish(
+                    source, row, found, is_soft, crossings, COMPUTE
+                )
+                hi = tl.where(is_soft, soft_hi, hi)
+                lo = tl.where(is_soft, soft_lo, lo)
             missed = tl.where(is_open & (hi != hi), 2, missed)
-            above = tl.where(is_open & is_hard, found.above, above)
     nothing = float("nan")
     hi = tl.where(is_answered, hi, nothing)
     return Pair(hi, tl.where(is_answered, lo, nothing), above, missed), crossings

@@ -54,18 +54,31 @@ def forward_steps(
     n: int,
     row_count: int,
     room: int,
+    overlap: bool,
     largest: bool,
     hard: bool,
     compute: tl.dtype,
 ) -> Steps:
-    """``room`` is for so many programs that wait for each other."""
+    """``room`` is for so many programs that wait for each other.
+
+    With ``overlap`` a launch begins before the last one has ended, and waits for it where it must.
+    """
     if isinstance(plan, TilePlan):
         return _tiles(plan, n, row_count, largest, hard, compute)
     if isinstance(plan, LongPlan):
         return _long(plan, row_count, largest, hard, compute)
     if isinstance(plan, TeamPlan):
-        return _team(plan, n, row_count, room, largest, hard, compute)
-    return _shared(plan, n, row_count, room, largest, hard, compute)
+        made = _team(plan, n, row_count, room, largest, hard, compute)
+    else:
+        made = _shared(plan, n, row_count, room, largest, hard, compute)
+    return made._replace(
+        steps=[_overlapping(step, i, overlap) for i, step in enumerate(made.steps)]
+    )
+
+
+def _overlapping(step: Step, place: int, overlap: bool) -> Step:
+    options = step.options | ({"launch_pdl": True} if overlap and place else {})
+    return step._replace(constants=step.constants | {"OVERLAP": overlap}, options=options)
 
 
 def _tiles(
@@ -118,8 +131,10 @@ def _team(
         "CHUNK_LANES": lanes,
         "COMPUTE": compute,
     }
-    held = {
+    is_held = not plan.length
+    together = {
         "LARGEST": largest,
+        "HELD": is_held,
         "HARD": hard,
         "PADDED": n != plan.chunks * plan.block,
         "PARTS": plan.parts,
@@ -129,11 +144,13 @@ def _team(
         "CHUNK_LANES": lanes,
         "COMPUTE": compute,
     }
-    teams = max(1, min(row_count, room // plan.chunks))
+    size = plan.chunks if is_held else team_size(plan.chunks, room // min(row_count, room))
+    teams = max(1, min(row_count, room // size))
     options = {"num_warps": plan.warps, "maxnreg": plan.registers, "launch_cooperative_grid": True}
+    shape = (size, plan.chunks, plan.length)
     steps = [
         Step(guess_rows, row_count, (), guess, {"num_warps": plan.sample_warps}),
-        Step(team_forward, teams * plan.chunks, (plan.chunks,), held, options),
+        Step(team_forward, teams * size, shape, together, options),
     ]
     return Steps(steps, row_count * lanes * LINES.value)
 

@@ -18,6 +18,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from . import config
 
@@ -40,6 +41,20 @@ class Team(NamedTuple):
     member: Any
     size: Any
     chunks: Any
+
+
+@triton.jit
+def begin_next(OVERLAP: tl.constexpr):
+    """Let the next launch begin beside this one: up to where it waits for it."""
+    if OVERLAP:
+        gdc_launch_dependents()
+
+
+@triton.jit
+def await_last(OVERLAP: tl.constexpr):
+    """Wait for the launch before this one, to read what it left."""
+    if OVERLAP:
+        gdc_wait()
 
 
 @triton.jit

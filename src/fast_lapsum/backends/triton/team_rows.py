@@ -1,7 +1,8 @@
-"""The forward call on rows that a team of programs holds, a chunk each: one reading, one writing.
+"""The forward call on rows that a team of programs solves together, which hold a chunk each or read
+their chunks in every pass.
 
 A launch before it samples the rows, so that the first pass of a team, which counts what there is,
-looks at the right place, too.
+looks at the right place, too. Meanwhile the team reads what it is to hold.
 """
 
 from __future__ import annotations
@@ -12,12 +13,18 @@ import triton.language as tl
 from .mask import is_in_limit
 from .numbers import any_row, exponent_scale, smallest_normal
 from .passes import Look, Source, Survey, over_rows, read_parts
-from .root import reach_of
 from .sample import sample_guess
 from .solve import Guess, solve
-from .team import Team, clear, read_note, words_of, write_note
+from .team import Team, await_last, begin_next, clear, read_note, words_of, write_note
 from .views import budget_of, coordinates, temperature_of, warm_start_of
-from .write import leave_ties, store_pair, write_any_chunks, write_hard_chunks, write_held
+from .write import (
+    leave_ties,
+    store_pair,
+    write_any_chunks,
+    write_hard_chunks,
+    write_held,
+    write_soft_chunks,
+)
 
 
 @triton.jit(do_not_specialize=["row_count"])
@@ -33,9 +40,11 @@ def guess_rows(
     RUN: tl.constexpr,
     LANES: tl.constexpr,
     CHUNK_LANES: tl.constexpr,
+    OVERLAP: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
     """What a sample tells of each row's threshold, and a meeting place for its team."""
+    begin_next(OVERLAP)
     row = tl.zeros((1,), tl.int64) + tl.program_id(0)
     words = words_of(words, tl.program_id(0), CHUNK_LANES)
     clear(words, CHUNK_LANES)
@@ -46,12 +55,17 @@ def guess_rows(
     guess = sample_guess(call, outer, inner, k, t, is_hard, LARGEST, SAMPLE, RUN, LANES, COMPUTE)
     start = warm_start_of(warm_start, outer, inner, LARGEST, COMPUTE)
     write_note(words, 0, tl.where((start == start) & (~is_hard), start, guess.b), CHUNK_LANES)
-    write_note(words, 1, tl.where(is_hard, guess.error, 0.0), CHUNK_LANES)
+    write_note(words, 1, guess.error, CHUNK_LANES)
 
 
 @triton.jit
-def _solve_row(source, again, out, threshold, row, HARD: tl.constexpr, COMPUTE: tl.constexpr):
-    """A member's part in one row that a team holds; ``again`` reads its chunk from memory."""
+def _solve_row(
+    source, again, total, out, threshold, row, HARD: tl.constexpr, COMPUTE: tl.constexpr
+):
+    """A member's part in one row that a team shares; ``again`` reads its chunks from memory.
+
+    ``total`` is the number of scores, with those of -inf that fill up what is read.
+    """
     call = source.call
     outer = source.outer
     inner = source.inner
@@ -61,12 +75,11 @@ def _solve_row(source, again, out, threshold, row, HARD: tl.constexpr, COMPUTE: 
     crossings = tl.zeros((), tl.int32)
     b = read_note(source.team.words, 0, source.CHUNK_LANES).to(COMPUTE)
     error = read_note(source.team.words, 1, source.CHUNK_LANES).to(COMPUTE)
-    inverse = exponent_scale(tl.where(is_hard, reach_of(error, COMPUTE), t), COMPUTE)
+    inverse = exponent_scale(tl.where(is_hard, smallest_normal(COMPUTE), t), COMPUTE)
     found, crossings = over_rows(source, (b, inverse), crossings, "first", COMPUTE)
     above, below, higher, nothings, lowest, highest = found
     look = Look(above, below, higher)
-    # The last chunk is filled up with scores of -inf, which take no part.
-    finite = (tl.zeros((1,), tl.float64) + source.team.chunks) * source.length - nothings
+    finite = total.to(tl.float64) - nothings
     infinite, nans = 0 * finite, 0 * finite
     if any_row((below != below) | (highest == float("inf"))):  # NaN is in the sum of those below
         counted, crossings = over_rows(source, (0 * b,), crossings, "survey", COMPUTE)
@@ -85,10 +98,13 @@ def _solve_row(source, again, out, threshold, row, HARD: tl.constexpr, COMPUTE: 
         if any_row(is_in_limit(pair.hi, t, COMPUTE)):
             write_any_chunks(again, out, k, t, pair, COMPUTE)
         else:
-            write_held(source, source.r, source.first, out, source.outer >= 0, t, pair, COMPUTE)
+            if source.r is None:
+                write_soft_chunks(again, out, t, pair, COMPUTE)
+            else:
+                write_held(source, source.r, source.first, out, source.outer >= 0, t, pair, COMPUTE)
 
 
-@triton.jit(do_not_specialize=["row_count", "size"])
+@triton.jit(do_not_specialize=["row_count", "size", "chunks"])
 def team_forward(
     call,
     row_count,
@@ -97,7 +113,10 @@ def team_forward(
     threshold,
     words,
     size,
+    chunks,
+    length,
     LARGEST: tl.constexpr,
+    HELD: tl.constexpr,
     HARD: tl.constexpr,
     PADDED: tl.constexpr,
     PARTS: tl.constexpr,
@@ -105,33 +124,56 @@ def team_forward(
     LANES: tl.constexpr,
     WIDTH: tl.constexpr,
     CHUNK_LANES: tl.constexpr,
+    OVERLAP: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
-    """Masks and threshold pairs of rows whose chunks teams of ``size`` programs hold."""
+    """Masks and threshold pairs of rows that teams of ``size`` programs share.
+
+    They are HELD, a chunk by each, or read in every pass, out of the cache where that has room.
+    """
     program = tl.program_id(0)
     number, member = program // size, program % size
-    length = PARTS * REPEATS * LANES * WIDTH
+    BLOCK: tl.constexpr = PARTS * REPEATS * LANES * WIDTH
+    if HELD:
+        length = BLOCK
     first = (tl.zeros((), tl.int64) + member) * length
+    # The last block of a row is filled up with scores of -inf, which take no part.
+    total = (tl.zeros((1,), tl.int64) + call.n + (BLOCK - 1)) // BLOCK * BLOCK
     for row_number in range(number, row_count, tl.num_programs(0) // size):
         row = tl.zeros((1,), tl.int64) + row_number
         outer, inner = coordinates(call, row, row_count)
-        team = Team(words_of(words, row_number, CHUNK_LANES), member, size, size)
-        r = read_parts(
-            Source(
-                *(None, first, call, outer, inner, team, length, None),
-                *(True, PADDED, LARGEST, PARTS, REPEATS, LANES, WIDTH, CHUNK_LANES),
-            ),
-            first,
-            COMPUTE,
-        )
-        _solve_row(
-            Source(
-                *(r, first, call, outer, inner, team, length, None),
-                *(True, PADDED, LARGEST, PARTS, REPEATS, LANES, WIDTH, CHUNK_LANES),
-            ),
-            Source(
-                *(None, first, call, outer, inner, team, length, None),
-                *(True, PADDED, LARGEST, PARTS, REPEATS, LANES, WIDTH, CHUNK_LANES),
-            ),
-            *(out, threshold, row, HARD, COMPUTE),
-        )
+        team = Team(words_of(words, row_number, CHUNK_LANES), member, size, chunks)
+        if HELD:
+            r = read_parts(
+                Source(
+                    *(None, first, call, outer, inner, team, length, None),
+                    *(True, PADDED, LARGEST, PARTS, REPEATS, LANES, WIDTH, CHUNK_LANES),
+                ),
+                first,
+                COMPUTE,
+            )
+            await_last(OVERLAP)
+            _solve_row(
+                Source(
+                    *(r, first, call, outer, inner, team, length, None),
+                    *(True, PADDED, LARGEST, PARTS, REPEATS, LANES, WIDTH, CHUNK_LANES),
+                ),
+                Source(
+                    *(None, first, call, outer, inner, team, length, None),
+                    *(True, PADDED, LARGEST, PARTS, REPEATS, LANES, WIDTH, CHUNK_LANES),
+                ),
+                *(total, out, threshold, row, HARD, COMPUTE),
+            )
+        else:
+            await_last(OVERLAP)
+            _solve_row(
+                Source(
+                    *(None, first, call, outer, inner, team, length, None),
+                    *(True, True, LARGEST, PARTS, REPEATS, LANES, WIDTH, CHUNK_LANES),
+                ),
+                Source(
+                    *(None, first, call, outer, inner, team, length, None),
+                    *(True, True, LARGEST, PARTS, REPEATS, LANES, WIDTH, CHUNK_LANES),
+                ),
+                *(total, out, threshold, row, HARD, COMPUTE),
+            )
