@@ -64,7 +64,7 @@ def tile_forward(
     r = read_parts(
         Source(
             *(None, 0, call, outer, inner, None, 0, None),
-            *(True, PADDED, LARGEST, PARTS, REPEATS, LANES, WIDTH, 1),
+            *(PADDED, LARGEST, PARTS, REPEATS, LANES, WIDTH, 1),
         ),
         0,
         COMPUTE,
@@ -76,7 +76,7 @@ def tile_forward(
     pair = _solve_tile(
         Source(
             *(r, 0, call, outer, inner, None, 0, None),
-            *(True, PADDED, LARGEST, PARTS, REPEATS, LANES, WIDTH, 1),
+            *(PADDED, LARGEST, PARTS, REPEATS, LANES, WIDTH, 1),
         ),
         *(out, is_row, k, t, start, origin, HARD, COMPUTE),
     )

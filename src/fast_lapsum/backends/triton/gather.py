@@ -10,11 +10,13 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .numbers import largest_finite
+from .numbers import any_row, largest_finite
 from .passes import of_chunks, wide
 from .team import collect, leave, parts_place
 from .views import across, exist, load_scores, part_indices, store_values
 
+#: From block to block a thread's place moves by so many scores: a sector of memory.
+TURN = tl.constexpr(8)
 #: Number over, sums under and over, number at the point, the ends, and how many are in the lists.
 GATHERED = tl.constexpr(7)
 
@@ -42,14 +44,18 @@ def _gather_block(
 ):
     """``total`` with the sums of some scores from ``start`` on, and where each list goes on.
 
-    Every thread takes its scores one after the other: what is kept of each is a few instructions,
-    and they are what a reading of a long row takes.
+    Every thread takes its scores one after the other: what is done with each is a few instructions,
+    and they are what a reading of a long row takes. From block to block threads take other places,
+    or scores with a period would all be in the lists of a few of them.
     """
     LANES: tl.constexpr = source.LANES
+    BLOCK: tl.constexpr = source.REPEATS * source.LANES
+    turn = ((start - first) // BLOCK * TURN).to(tl.int32)
+    lane = (tl.arange(0, LANES)[None, None, :, None] + turn) % LANES
     above, below, higher, at_point, lowest, highest = total
     r = ()
     for i in tl.static_range(source.REPEATS):
-        index = part_indices(start, i, 1, LANES, 1)
+        index = start + (i * LANES + lane)
         inside = exist(index, source.call.n, 1) if PADDED else None
         r = r + (  # type: ignore[assignment]
             load_scores(
@@ -59,7 +65,7 @@ def _gather_block(
     sum_below = tl.zeros((1, 1, LANES, 1), COMPUTE)
     sum_above = sum_below
     for i in tl.static_range(source.REPEATS):
-        index = part_indices(start, i, 1, LANES, 1)
+        index = start + (i * LANES + lane)
         inside = exist(index, source.call.n, 1) if PADDED else None
         beyond = tl.maximum(across(low) - r[i], r[i] - across(high))
         e = tl.exp2(beyond * across(-inverse))
@@ -97,7 +103,9 @@ def _gather_chunk(
     source, out, chunk, low, high, point, inverse, POINT: tl.constexpr, COMPUTE: tl.constexpr
 ):
     """Sums of one chunk in float64, and the lengths of its lists."""
-    low = tl.maximum(low, -largest_finite(COMPUTE))  # scores of -inf take no part
+    # Scores of -inf take no part, and those of +inf are above any band.
+    low = tl.maximum(low, -largest_finite(COMPUTE))
+    high = tl.minimum(high, largest_finite(COMPUTE))
     LANES: tl.constexpr = source.LANES
     BLOCK: tl.constexpr = source.REPEATS * source.LANES
     first = (tl.zeros((), tl.int64) + chunk) * source.length
@@ -146,6 +154,16 @@ def _number(count):
 
 
 @triton.jit
+def _read_chunk(source, out, chunk, low, high, point, inverse, COMPUTE: tl.constexpr):
+    """The same; scores at a point are asked for where there is one."""
+    if any_row(point == point):
+        found, count = _gather_chunk(source, out, chunk, low, high, point, inverse, True, COMPUTE)
+    else:
+        found, count = _gather_chunk(source, out, chunk, low, high, point, inverse, False, COMPUTE)
+    return found, count
+
+
+@triton.jit
 def gather_chunks(
     source,
     out,
@@ -155,18 +173,14 @@ def gather_chunks(
     inverse,
     meeting,
     LISTED: tl.constexpr,
-    POINT: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
-    """Lists of a member's chunks, and what they give left for its team.
-
-    Without a POINT none of the scores in the band is to be counted instead.
-    """
+    """Lists of a member's chunks, and what they give left for its team."""
     team = source.team
     LANES: tl.constexpr = source.CHUNK_LANES
     point = _within(point, low, high)
     for chunk in range(team.member, team.chunks, team.size):
-        sums, count = _gather_chunk(source, out, chunk, low, high, point, inverse, POINT, COMPUTE)
+        sums, count = _read_chunk(source, out, chunk, low, high, point, inverse, COMPUTE)
         above, below, higher, at_point, lowest, highest = sums
         left = (above, below, higher, at_point, lowest, highest, _number(count))
         leave(left, team, chunk, meeting, LANES)
@@ -200,13 +214,13 @@ def gather(
     team = source.team
     if team is None:
         point = _within(point, low, high)
-        found, count = _gather_chunk(source, out, 0, low, high, point, inverse, True, COMPUTE)
+        found, count = _read_chunk(source, out, 0, low, high, point, inverse, COMPUTE)
         listed = _end_lists(source, out, 0, count, LISTED, COMPUTE)
         tl.debug_barrier()
         return found, _number(count), listed, crossings
     else:
         if is_again:
-            gather_chunks(source, out, low, high, point, inverse, crossings, LISTED, True, COMPUTE)
+            gather_chunks(source, out, low, high, point, inverse, crossings, LISTED, COMPUTE)
         collected = collect(team, crossings, GATHERED, source.CHUNK_LANES)
         above, below, higher, at_point, lowest, highest, number = of_chunks(
             collected, team, source.CHUNK_LANES, 1, "gathered"

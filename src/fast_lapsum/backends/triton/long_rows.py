@@ -28,8 +28,7 @@ MOST_BANDS = tl.constexpr(4)
 def solve_row(
     source,
     out,
-    low,
-    high,
+    place,
     k,
     t,
     is_hard,
@@ -39,12 +38,12 @@ def solve_row(
     RUN: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
-    """The pair of one row, of which ``source`` reads the scores, from the ends of a band on."""
+    """The pair of one row, of which ``source`` reads the scores, from the :class:`Place` on."""
+    low, high, point = place
     call = source.call
     outer = source.outer
     inner = source.inner
     tiny = smallest_normal(COMPUTE)
-    point = tl.zeros_like(low) + float("nan")
     inverse = exponent_scale(tl.where(is_hard, tiny, t), COMPUTE)
     hi = tl.zeros_like(low) + float("nan")
     lo = tl.zeros_like(hi)
@@ -61,7 +60,7 @@ def solve_row(
         above, below, higher, at_point, lowest, highest = found
         # A large part of the row lies in the band: many scores may be equal.
         is_again = ~is_row
-        if any_row((number * 8 > call.n) & (bands == 1)):
+        if any_row((number * 8 > call.n) & (bands == 1) & (point != point)):
             point = sample_point(
                 *(call, outer, inner, low, high, inverse),
                 *(source.LARGEST, SAMPLE, RUN, source.LANES, COMPUTE),
@@ -88,9 +87,9 @@ def solve_row(
                         source.length,
                         Band(low, high, point, at_point, above, below, higher, number, listed),
                     ),
-                    *(False, True, True, 1, LISTED, source.LANES, 1, source.CHUNK_LANES),
+                    *(True, True, 1, LISTED, source.LANES, 1, source.CHUNK_LANES),
                 ),
-                *(survey, k, t, is_hard, Guess(low, low), None, crossings, COMPUTE),
+                *(survey, k, t, is_hard, Guess(low, low, low), None, crossings, COMPUTE),
             )
             hi, lo, above_boundary = pair.hi, pair.lo, pair.above
             is_open = pair.missed != 0
@@ -148,9 +147,9 @@ def long_forward(
         pair, _ = solve_row(
             Source(
                 *(None, 0, call, outer, inner, None, call.n, None),
-                *(True, True, LARGEST, 1, READ, LANES, 1, 1),
+                *(True, LARGEST, 1, READ, LANES, 1, 1),
             ),
-            *(out, place.low, place.high, k, t, is_hard, alone, LISTED, SAMPLE, 1, COMPUTE),
+            *(out, place, k, t, is_hard, alone, LISTED, SAMPLE, 1, COMPUTE),
         )
         if turn == 0:
             store_pair(threshold, row, pair.hi, pair.lo, row >= 0)
@@ -158,7 +157,7 @@ def long_forward(
     write_row(
         Source(
             *(None, 0, call, outer, inner, None, call.n, None),
-            *(True, True, LARGEST, 1, WRITTEN, LANES, WIDTH, 1),
+            *(True, LARGEST, 1, WRITTEN, LANES, WIDTH, 1),
         ),
         *(out, k, t, pair, HARD, COMPUTE),
     )

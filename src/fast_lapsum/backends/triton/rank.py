@@ -23,6 +23,8 @@ ERRORS = tl.constexpr(2.5)
 STALLED = tl.constexpr(0.75)
 #: From so many such passes on the scores next to the bracket's ends are asked for.
 MOST_STALLS = tl.constexpr(2)
+#: An end is lone if it is so many times as far away as the other.
+LONE = tl.constexpr(8.0)
 #: A soft root is near enough when the bracket is so many temperatures wide.
 NEAR = tl.constexpr(4.0)
 MOST_PASSES = tl.constexpr(96)
@@ -45,6 +47,20 @@ class Ranks(NamedTuple):
 def _inside(b, left, right, COMPUTE: tl.constexpr):
     """The nearest number to b that is between the ends; some number there if b is NaN."""
     return tl.minimum(tl.maximum(b, float_after(left, COMPUTE)), float_before(right, COMPUTE))
+
+
+@triton.jit
+def _half_way(left, right, among):
+    """Half-way between the ends, or where a lone end is far from all others, near those.
+
+    That is twice as far from ``among``, a number that is among the scores, as the other end.
+    """
+    to_left = 0.5 * among - 0.5 * left
+    to_right = 0.5 * right - 0.5 * among
+    is_inside = (to_left > 0) & (to_right > 0)
+    half = 0.5 * left + 0.5 * right
+    half = tl.where(is_inside & (to_right > to_left * LONE), among + 4 * to_left, half)
+    return tl.where(is_inside & (to_left > to_right * LONE), among - 4 * to_right, half)
 
 
 @triton.jit
@@ -96,10 +112,11 @@ def _with_ends(ranks, first, last, rank, is_live, COMPUTE: tl.constexpr):
 
 
 @triton.jit
-def search_rank(source, row, ranks, guess, error, is_live, crossings, COMPUTE: tl.constexpr):
+def search_rank(source, row, ranks, guess, error, among, is_live, crossings, COMPUTE: tl.constexpr):
     """Narrow ``ranks`` down to the score of rank k, rounded up, or to where a soft root is near.
 
-    ``guess`` is where to look first, with its standard error; NaN if there is none.
+    ``guess`` is where to look first, with its standard error; NaN if there is none. ``among`` is a
+    number that is among the scores.
     """
     rank = tl.ceil(row.k)
     aim_low = guess - error * ERRORS
@@ -110,7 +127,7 @@ def search_rank(source, row, ranks, guess, error, is_live, crossings, COMPUTE: t
     while any_row(is_going) & (taken < MOST_PASSES):
         taken += 1
         count = ranks.above_left - ranks.above_right
-        part = ((ranks.above_left - rank + 0.5) / count).to(COMPUTE)
+        part = (ranks.above_left - rank + 0.5).to(COMPUTE) / count.to(COMPUTE)
         margin = 0.5 + tl.sqrt(tl.maximum(part * (1 - part), 0.0) * count.to(COMPUTE)) * MARGIN
         margin = margin / count.to(COMPUTE)
         left = as_finite(ranks.left, COMPUTE)
@@ -120,7 +137,7 @@ def search_rank(source, row, ranks, guess, error, is_live, crossings, COMPUTE: t
         high = tl.where(aim_high == aim_high, aim_high, high)
         low = _inside(low, ranks.left, ranks.right, COMPUTE)
         high = _inside(high, ranks.left, ranks.right, COMPUTE)
-        half = _inside(0.5 * left + 0.5 * ranks.right, ranks.left, ranks.right, COMPUTE)
+        half = _inside(_half_way(left, ranks.right, among), ranks.left, ranks.right, COMPUTE)
         middle = middle_float(ranks.left, ranks.right, COMPUTE)
         found, crossings = over_rows(
             source, (low, high, half, middle), crossings, "counts", COMPUTE

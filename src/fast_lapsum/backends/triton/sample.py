@@ -31,10 +31,14 @@ MANY = tl.constexpr(16)
 
 
 class Place(NamedTuple):
-    """The threshold is all but certainly between the ends."""
+    """The threshold is all but certainly between the ends.
+
+    ``point`` is a score there that many others equal, if one was seen; else NaN.
+    """
 
     low: Any
     high: Any
+    point: Any
 
 
 @triton.jit
@@ -100,8 +104,9 @@ def _roots(source, origin, wanted, slack, t, is_hard, found, is_live, COMPUTE: t
     if any_row(is_open):
         is_sought = is_open & trial.is_far
         if any_row(is_sought):
+            aim, error, among = guess
             ranks, _ = search_rank(
-                source, row, ranks, guess.b, guess.error, is_sought, nobody, COMPUTE
+                source, row, ranks, aim, error, among + 0 * aim, is_sought, nobody, COMPUTE
             )
             b = tl.where(is_sought, near_rank(ranks), b)
         is_soft = is_open & (~row.is_hard)
@@ -139,7 +144,23 @@ def _guess(source, origin, k, t, is_hard, SAMPLE: tl.constexpr, COMPUTE: tl.cons
     b, density = _near_roots(
         source, origin, share, deviation * GUESS_SLACK, t, found, is_live, COMPUTE
     )
-    return Guess(tl.where(is_live, b, origin), deviation.to(COMPUTE) / density)
+    return Guess(tl.where(is_live, b, origin), deviation.to(COMPUTE) / density, origin)
+
+
+@triton.jit
+def _common_score(source, low, high, inverse, SAMPLE: tl.constexpr, COMPUTE: tl.constexpr):
+    """The first or last score of a band in the sample, if many others equal it; NaN if not."""
+    nobody = tl.zeros((), tl.int32)
+    is_low = tl.arange(0, 2) == 0
+    end = as_finite(tl.where(is_low, low, high), COMPUTE)
+    inverse += 0 * end
+    near, _ = measure(source, end, inverse, nobody, COMPUTE)
+    inner = tl.where(is_low, near.nearest_above, near.nearest_below)
+    inner = tl.where((near.equal_count > 0) | (tl.abs(inner) == float("inf")), end, inner)
+    totals, _ = measure(source, inner, inverse, nobody, COMPUTE)
+    most = tl.max(totals.equal_count, 0)
+    point = tl.max(tl.where(totals.equal_count == most, inner, float("-inf")), 0)
+    return tl.where(most * MANY >= SAMPLE, point, float("nan")) + tl.zeros((1,), COMPUTE)
 
 
 @triton.jit
@@ -177,23 +198,14 @@ def _place(source, origin, k, t, is_hard, SAMPLE: tl.constexpr, COMPUTE: tl.cons
     has_high = pick(has_end.to(COMPUTE), 1) * finite > 1
     lower = tl.where(has_high, tl.minimum(low, high), low)
     upper = tl.where(has_low, tl.maximum(low, high), high)
-    return Place(tl.where(has_low, lower, float("-inf")), tl.where(has_high, upper, float("inf")))
-
-
-@triton.jit
-def _common_score(source, low, high, inverse, SAMPLE: tl.constexpr, COMPUTE: tl.constexpr):
-    """The first or last score of a band in the sample, if many others equal it; NaN if not."""
-    nobody = tl.zeros((), tl.int32)
-    is_low = tl.arange(0, 2) == 0
-    end = as_finite(tl.where(is_low, low, high), COMPUTE)
-    inverse += 0 * end
-    near, _ = measure(source, end, inverse, nobody, COMPUTE)
-    inner = tl.where(is_low, near.nearest_above, near.nearest_below)
-    inner = tl.where((near.equal_count > 0) | (tl.abs(inner) == float("inf")), end, inner)
-    totals, _ = measure(source, inner, inverse, nobody, COMPUTE)
-    most = tl.max(totals.equal_count, 0)
-    point = tl.max(tl.where(totals.equal_count == most, inner, float("-inf")), 0)
-    return tl.where(most * MANY >= SAMPLE, point, float("nan")) + tl.zeros((1,), COMPUTE)
+    lower = tl.where(has_low, lower, float("-inf"))
+    upper = tl.where(has_high, upper, float("inf"))
+    point = tl.zeros_like(lower) + float("nan")
+    if any_row(is_open):  # it may be ties that made the ends hard to find
+        point = _common_score(
+            source, lower, upper, exponent_scale(t_soft, COMPUTE), SAMPLE, COMPUTE
+        )
+    return Place(lower, upper, point)
 
 
 @constexpr_function
@@ -251,7 +263,7 @@ def sample_guess(
     return _guess(
         Source(
             *(r, 0, call, outer, inner, None, 0, None),
-            *(False, False, LARGEST, PARTS, SAMPLE // LANES // PARTS, LANES, 1, 1),
+            *(False, LARGEST, PARTS, SAMPLE // LANES // PARTS, LANES, 1, 1),
         ),
         *(origin, k, t, is_hard, SAMPLE, COMPUTE),
     )
@@ -277,7 +289,7 @@ def sample_place(
     return _place(
         Source(
             *(r, 0, call, outer, inner, None, 0, None),
-            *(False, False, LARGEST, PARTS, SAMPLE // LANES // PARTS, LANES, 1, 1),
+            *(False, LARGEST, PARTS, SAMPLE // LANES // PARTS, LANES, 1, 1),
         ),
         *(origin, k, t, is_hard, SAMPLE, COMPUTE),
     )
@@ -303,7 +315,7 @@ def sample_point(
     return _common_score(
         Source(
             *(r, 0, call, outer, inner, None, 0, None),
-            *(False, False, LARGEST, PARTS, SAMPLE // LANES // PARTS, LANES, 1, 1),
+            *(False, LARGEST, PARTS, SAMPLE // LANES // PARTS, LANES, 1, 1),
         ),
         *(low, high, inverse, SAMPLE, COMPUTE),
     )

@@ -13,7 +13,7 @@ from .gather import gather_chunks
 from .long_rows import solve_row, write_row
 from .numbers import exponent_scale, smallest_normal
 from .passes import Source
-from .sample import sample_place
+from .sample import Place, sample_place
 from .solve import Pair
 from .team import Team, await_last, begin_next, clear, read_note, words_of, write_note
 from .views import budget_of, coordinates, temperature_of
@@ -50,6 +50,7 @@ def place_rows(
     place = sample_place(call, outer, inner, k, t, is_hard, LARGEST, SAMPLE, RUN, LANES, COMPUTE)
     write_note(words, 0, place.low, CHUNK_LANES)
     write_note(words, 1, place.high, CHUNK_LANES)
+    write_note(words, 2, place.point, CHUNK_LANES)
 
 
 @triton.jit(do_not_specialize=["row_count", "chunks", "turn"])
@@ -83,13 +84,13 @@ def gather_rows(
     team = Team(words_of(words, row_number, CHUNK_LANES), chunk, chunks, chunks)
     low = read_note(team.words, 0, CHUNK_LANES).to(COMPUTE)
     high = read_note(team.words, 1, CHUNK_LANES).to(COMPUTE)
-    none = tl.zeros_like(low) + float("nan")
+    point = read_note(team.words, 2, CHUNK_LANES).to(COMPUTE)
     gather_chunks(
         Source(
             *(None, 0, call, outer, inner, team, length, None),
-            *(True, True, LARGEST, 1, READ, LANES, 1, CHUNK_LANES),
+            *(True, LARGEST, 1, READ, LANES, 1, CHUNK_LANES),
         ),
-        *(out, low, high, none, inverse, tl.zeros((), tl.int32), LISTED, False, COMPUTE),
+        *(out, low, high, point, inverse, tl.zeros((), tl.int32), LISTED, COMPUTE),
     )
 
 
@@ -130,25 +131,27 @@ def solve_rows(
         team = Team(words_of(words, row_number, CHUNK_LANES), member, size, chunks)
         low = read_note(team.words, 0, CHUNK_LANES).to(COMPUTE)
         high = read_note(team.words, 1, CHUNK_LANES).to(COMPUTE)
+        point = read_note(team.words, 2, CHUNK_LANES).to(COMPUTE)
         pair, crossings = solve_row(
             Source(
                 *(None, 0, call, outer, inner, team, length, None),
-                *(True, True, LARGEST, 1, READ, LANES, 1, CHUNK_LANES),
+                *(True, LARGEST, 1, READ, LANES, 1, CHUNK_LANES),
             ),
-            *(out, low, high, k, t, is_hard, tl.zeros((), tl.int32), LISTED, SAMPLE, RUN, COMPUTE),
+            *(out, Place(low, high, point), k, t, is_hard, tl.zeros((), tl.int32)),
+            *(LISTED, SAMPLE, RUN, COMPUTE),
         )
         if HARD:
             if turn > 0:
                 leave_ties(
                     Source(
                         *(None, 0, call, outer, inner, team, length, None),
-                        *(True, True, LARGEST, 1, READ, LANES, 1, CHUNK_LANES),
+                        *(True, LARGEST, 1, READ, LANES, 1, CHUNK_LANES),
                     ),
                     *(pair, crossings, COMPUTE),
                 )
                 if member == 0:
-                    write_note(team.words, 2, pair.hi, CHUNK_LANES)
-                    write_note(team.words, 3, pair.above, CHUNK_LANES)
+                    write_note(team.words, 3, pair.hi, CHUNK_LANES)
+                    write_note(team.words, 4, pair.above, CHUNK_LANES)
         if (member == 0) & (turn == 0):
             store_pair(threshold, row, pair.hi, pair.lo, row >= 0)
 
@@ -181,15 +184,15 @@ def write_rows(
     t = temperature_of(call, outer, inner)
     team = Team(words_of(words, row_number, CHUNK_LANES), chunk, chunks, chunks)
     if HARD:
-        hi = read_note(team.words, 2, CHUNK_LANES).to(COMPUTE)
-        pair = Pair(hi, 0 * hi, read_note(team.words, 3, CHUNK_LANES), hi != hi)
+        hi = read_note(team.words, 3, CHUNK_LANES).to(COMPUTE)
+        pair = Pair(hi, 0 * hi, read_note(team.words, 4, CHUNK_LANES), hi != hi)
     else:
         hi = tl.load(threshold + 2 * row)
         pair = Pair(hi, tl.load(threshold + 2 * row + 1), 0 * k, hi != hi)
     write_row(
         Source(
             *(None, 0, call, outer, inner, team, length, None),
-            *(True, True, LARGEST, 1, WRITTEN, LANES, WIDTH, CHUNK_LANES),
+            *(True, LARGEST, 1, WRITTEN, LANES, WIDTH, CHUNK_LANES),
         ),
         *(out, k, t, pair, HARD, COMPUTE),
     )

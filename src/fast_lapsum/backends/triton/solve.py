@@ -32,10 +32,11 @@ from .root import MOST_STEPS, Bracket, Row, approach, bracket_of, finish, iterat
 
 
 class Guess(NamedTuple):
-    """Where to look first, and how far off that may be."""
+    """Where to look first, how far off that may be, and a number that is among the scores."""
 
     b: Any
     error: Any
+    among: Any
 
 
 class Pair(NamedTuple):
@@ -54,11 +55,11 @@ class Pair(NamedTuple):
 def survey_rows(source, origin, n, COMPUTE: tl.constexpr):
     """The :class:`Survey` of rows in registers, and mean and mean square relative to the origin.
 
-    Rows without infinities and NaN are told by their sum of squares, and need no counting.
+    Rows without infinities and NaN are told by their ends and their sum, and need no counting.
     """
     moments, _ = over_rows(source, (origin,), 0, "moments", COMPUTE)
     lowest, highest, total, squares = moments
-    is_clean = squares < float("inf")
+    is_clean = (lowest > float("-inf")) & (highest < float("inf")) & (total == total)
     length = origin * 0 + n
     none = origin * 0
     finite, infinite, nans, count = length, none, none, length
@@ -84,7 +85,7 @@ def guess_of(survey, origin, mean, square, k, t, start, is_hard, COMPUTE: tl.con
     share = tl.maximum(k - survey.infinite, 0.0)
     b, error = first_guess(origin, mean, square, share, survey.finite, t_soft, COMPUTE)
     is_warm = (start == start) & (~is_hard)
-    return Guess(tl.where(is_warm, start, b), tl.where(is_warm, 0.0, error))
+    return Guess(tl.where(is_warm, start, b), tl.where(is_warm, 0.0, error), origin)
 
 
 @triton.jit
@@ -177,7 +178,7 @@ def solve(source, survey, k, t, is_hard, guess, look, crossings, COMPUTE: tl.con
                 *(source, row, bracket, guess.b, guess.error),
                 *(is_live, look, crossings, MOST_STEPS, COMPUTE),
             )
-            aim, error = guess.b, guess.error
+            aim, error, among = guess.b, guess.error, guess.among
         else:
             bracket, ranks, beside, crossings = _in_band(
                 source, row, ranks, left, right, crossings, COMPUTE
@@ -193,7 +194,7 @@ def solve(source, survey, k, t, is_hard, guess, look, crossings, COMPUTE: tl.con
                 *(is_live, None, crossings, MOST_STEPS, COMPUTE),
             )
             aim = tl.zeros_like(b) + float("nan")  # by the counts at both ends
-            error = aim
+            error, among = aim, b
         hi = tl.where(is_live, trial.b, hi)
         lo = tl.where(is_live, trial.step, lo)
         is_open = is_live & (~trial.is_exact)
@@ -202,7 +203,7 @@ def solve(source, survey, k, t, is_hard, guess, look, crossings, COMPUTE: tl.con
             is_sought = is_open & trial.is_far & has_rank(ranks, row)
             if any_row(is_sought):
                 ranks, crossings = search_rank(
-                    source, row, ranks, aim, error, is_sought, crossings, COMPUTE
+                    source, row, ranks, aim, error, among, is_sought, crossings, COMPUTE
                 )
                 start = tl.where(is_sought, near_rank(ranks), start)
                 equal_count = tl.maximum(ranks.above_left - ranks.above_right, 1.0)

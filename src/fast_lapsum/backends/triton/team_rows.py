@@ -85,12 +85,12 @@ def _solve_row(
         counted, crossings = over_rows(source, (0 * b,), crossings, "survey", COMPUTE)
         finite, infinite, nans, lowest, highest, _, _ = counted
     survey = Survey(finite, infinite, nans, lowest.to(COMPUTE), highest.to(COMPUTE))
-    guess = Guess(b, error)
+    guess = Guess(b, error, b)
     pair, crossings = solve(source, survey, k, t, is_hard, guess, look, crossings, COMPUTE)
     if source.team.member == 0:
         store_pair(threshold, row, pair.hi, pair.lo, row >= 0)
     if HARD:
-        near = Guess(pair.hi, t.to(COMPUTE))
+        near = Guess(pair.hi, t.to(COMPUTE), pair.hi)
         boundary, crossings = solve(source, survey, k, t, t >= 0, near, None, crossings, COMPUTE)
         leave_ties(again, boundary, crossings, COMPUTE)
         write_hard_chunks(again, out, k, t, boundary, COMPUTE)
@@ -147,7 +147,7 @@ def team_forward(
             r = read_parts(
                 Source(
                     *(None, first, call, outer, inner, team, length, None),
-                    *(True, PADDED, LARGEST, PARTS, REPEATS, LANES, WIDTH, CHUNK_LANES),
+                    *(PADDED, LARGEST, PARTS, REPEATS, LANES, WIDTH, CHUNK_LANES),
                 ),
                 first,
                 COMPUTE,
@@ -156,11 +156,11 @@ def team_forward(
             _solve_row(
                 Source(
                     *(r, first, call, outer, inner, team, length, None),
-                    *(True, PADDED, LARGEST, PARTS, REPEATS, LANES, WIDTH, CHUNK_LANES),
+                    *(PADDED, LARGEST, PARTS, REPEATS, LANES, WIDTH, CHUNK_LANES),
                 ),
                 Source(
                     *(None, first, call, outer, inner, team, length, None),
-                    *(True, PADDED, LARGEST, PARTS, REPEATS, LANES, WIDTH, CHUNK_LANES),
+                    *(PADDED, LARGEST, PARTS, REPEATS, LANES, WIDTH, CHUNK_LANES),
                 ),
                 *(total, out, threshold, row, HARD, COMPUTE),
             )
@@ -169,11 +169,11 @@ def team_forward(
             _solve_row(
                 Source(
                     *(None, first, call, outer, inner, team, length, None),
-                    *(True, True, LARGEST, PARTS, REPEATS, LANES, WIDTH, CHUNK_LANES),
+                    *(True, LARGEST, PARTS, REPEATS, LANES, WIDTH, CHUNK_LANES),
                 ),
                 Source(
                     *(None, first, call, outer, inner, team, length, None),
-                    *(True, True, LARGEST, PARTS, REPEATS, LANES, WIDTH, CHUNK_LANES),
+                    *(True, LARGEST, PARTS, REPEATS, LANES, WIDTH, CHUNK_LANES),
                 ),
                 *(total, out, threshold, row, HARD, COMPUTE),
             )
