@@ -50,8 +50,9 @@ def _gather_block(
     """
     LANES: tl.constexpr = source.LANES
     BLOCK: tl.constexpr = source.REPEATS * source.LANES
-    turn = ((start - first) // BLOCK * TURN).to(tl.int32)
-    lane = (tl.arange(0, LANES)[None, None, :, None] + turn) % LANES
+    lane = tl.arange(0, LANES)[None, None, :, None]
+    if not PADDED:  # or lists would go on where the row has ended
+        lane = (lane + ((start - first) // BLOCK * TURN).to(tl.int32)) % LANES
     above, below, higher, at_point, lowest, highest = total
     r = ()
     for i in tl.static_range(source.REPEATS):
