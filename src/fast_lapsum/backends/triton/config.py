@@ -217,11 +217,11 @@ def cached_plan(n: int, row_count: int, itemsize: int, width: int) -> TeamPlan |
     """How rows are read by several programs each in every pass, where the cache keeps them."""
     if n * row_count * itemsize > CACHED_BYTES:
         return None
-    warps = 16
+    warps = 32
     block = 32 * warps * 64 // itemsize
     chunks = max(1, PROGRAMS // row_count)
     length = -(-n // (chunks * block)) * block
-    return TeamPlan(block, -(-n // length), warps, width, registers=128, length=length)
+    return TeamPlan(block, -(-n // length), warps, width, registers=64, length=length)
 
 
 def long_plan(n: int, row_count: int, width: int) -> LongPlan:

@@ -203,6 +203,9 @@ def iterate(source, row, bracket, start, is_live, crossings, COMPUTE: tl.constex
     lift_right = lift_of(bracket.over_right, target_mass, row.count)
     last = 0.0 * start
     b = interpolate(bracket.left, bracket.right, lift_left, lift_right, COMPUTE)
+    # Of ends that are neighbours an interpolation may round to a number beside them.
+    is_inside = (bracket.left < b) & (b < bracket.right)
+    b = tl.where(is_inside, b, middle_float(bracket.left, bracket.right, COMPUTE))
     b = tl.where(is_between, start, b)
     is_found = is_live & (row.k != row.k)
     is_direct = is_live & (row.k != row.k)

@@ -127,7 +127,7 @@ def _share_of(survey, square, mean, k, n, t, is_hard, SAMPLE: tl.constexpr, COMP
     # That of a count, or of masses whose slope is 1 / 2t at most: the smaller one bounds it.
     deviation = tl.sqrt(share * (1 - share / SAMPLE))
     of_masses = 0.5 * tl.sqrt(finite * tl.maximum(square - mean * mean, 0.0)) / t.to(COMPUTE)
-    is_less = (of_masses < deviation) & (~is_hard)
+    is_less = (of_masses < deviation) & (square < float("inf")) & (~is_hard)
     deviation = tl.where(is_less, of_masses, deviation) + 0.5
     return share.to(tl.float64), deviation.to(tl.float64)
 

@@ -150,8 +150,9 @@ def solve_rows(
                     *(pair, crossings, COMPUTE),
                 )
                 if member == 0:
-                    write_note(team.words, 3, pair.hi, CHUNK_LANES)
-                    write_note(team.words, 4, pair.above, CHUNK_LANES)
+                    # All have met since they read what stood there.
+                    write_note(team.words, 0, pair.hi, CHUNK_LANES)
+                    write_note(team.words, 1, pair.above, CHUNK_LANES)
         if (member == 0) & (turn == 0):
             store_pair(threshold, row, pair.hi, pair.lo, row >= 0)
 
@@ -184,8 +185,8 @@ def write_rows(
     t = temperature_of(call, outer, inner)
     team = Team(words_of(words, row_number, CHUNK_LANES), chunk, chunks, chunks)
     if HARD:
-        hi = read_note(team.words, 3, CHUNK_LANES).to(COMPUTE)
-        pair = Pair(hi, 0 * hi, read_note(team.words, 4, CHUNK_LANES), hi != hi)
+        hi = read_note(team.words, 0, CHUNK_LANES).to(COMPUTE)
+        pair = Pair(hi, 0 * hi, read_note(team.words, 1, CHUNK_LANES), hi != hi)
     else:
         hi = tl.load(threshold + 2 * row)
         pair = Pair(hi, tl.load(threshold + 2 * row + 1), 0 * k, hi != hi)
