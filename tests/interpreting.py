@@ -45,6 +45,11 @@ def held(n: int) -> TeamPlan:
     return TeamPlan(block, 1, 1, sample=32, sample_warps=1, run=2)
 
 
+def read_by_a_team(n: int) -> TeamPlan:
+    """Chunks that are not held, in blocks of two parts."""
+    return TeamPlan(256, -(-n // 256), 1, sample=32, sample_warps=1, run=2, length=256)
+
+
 def in_chunks(n: int, length: int = 128, **changes: Any) -> SharedPlan:
     """Chunks of a few scores each; their length is a multiple of 128."""
     plan = SharedPlan(-(-n // length), length, sample=128, sample_warps=1, run=2, warps=1)
@@ -57,6 +62,7 @@ def in_chunks(n: int, length: int = 128, **changes: Any) -> SharedPlan:
 TIERS: dict[str, tuple[Plans, int]] = {
     "rows": (Plans(), 37),
     "held by a team": (Plans(held(101), GRADIENTS), 101),
+    "read by a team": (Plans(read_by_a_team(530), GRADIENTS), 530),
     "one program": (Plans(ONE_PROGRAM), 130),
     "in chunks": (Plans(in_chunks(150), GRADIENTS), 150),
 }

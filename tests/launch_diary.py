@@ -21,7 +21,8 @@ SHAPES = {
     "block": ((5000,), {"tile_forward"}),
     "team": ((1, 100_000), {"guess_rows", "team_forward"}),
     "long": ((96, 32_769), {"long_forward"}),
-    "shared": ((65, 32_776), {"place_rows", "gather_rows", "solve_rows", "write_rows"}),
+    "cached": ((65, 32_776), {"guess_rows", "team_forward"}),
+    "shared": ((65, 200_000), {"place_rows", "gather_rows", "solve_rows", "write_rows"}),
 }
 CORES = 132
 COOPERATIVE = {"team_forward", "solve_rows"}

@@ -29,7 +29,8 @@ if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("`make test` interprets the kernels in another process", allow_module_level=True)
 
 from fast_lapsum import reference
-from fast_lapsum.backends.triton import long_rows, shared_rows
+from fast_lapsum.backends.triton import long_rows, root, shared_rows
+from fast_lapsum.backends.triton.config import shared_plan
 from hunting.check import judge
 from hunting.rows import Batch
 from interpreting import ONE_PROGRAM, Plans, check, forward, in_chunks, poison, tier
@@ -289,6 +290,28 @@ def test_equal_scores_far_from_the_root(way: Way, value: float) -> None:
     scores[1, 7] = value - 100.0
     p, _ = forward(scores, k, 0.1, plans=way(4096))
     assert_budget(p, k)
+
+
+def test_an_interpolation_that_rounds_to_a_number_beside_its_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As it does with a fused multiply-add, where the ends of a band are neighbours."""
+    n = 20_000
+    scores = 1e8 + 100 * normal(1, n, dtype=torch.float32)
+    sampled = shared_rows.sample_place
+
+    def neighbours(*given: Any) -> Any:
+        place = sampled(*given)
+        for end, value in zip(place, (1e8, 1e8 + 8, nan), strict=True):
+            end.handle.data[...] = value
+        return place
+
+    monkeypatch.setattr(shared_rows, "sample_place", neighbours)
+    monkeypatch.setattr(root, "interpolate", lambda left, right, *_: left - 8.0)
+    for t in (3.0, 8.0):
+        k = float(reference.laplace_cdf((scores.double() - 1e8 - 0.2) / t).sum())
+        p, _ = forward(scores, k, t, plans=Plans(shared_plan(n, 64, 1)))
+        assert_budget(p, k)
 
 
 def test_equal_scores_at_a_temperature_that_their_digits_do_not_resolve(way: Way) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from cases import expected, generator, normal
 from fast_lapsum import reference, soft_topk
-from fast_lapsum.backends.triton import launch
+from fast_lapsum.backends.triton import config, launch
 from fast_lapsum.backends.triton.config import LongPlan, SharedPlan, TeamPlan
 from fast_lapsum.backends.triton.device import room_of
 from fast_lapsum.bench.gpu_sampler import sample_bands
@@ -100,14 +100,24 @@ def test_nothing_waits_for_the_device(n: int, no_sync: NoSync) -> None:
 
 @pytest.mark.parametrize(
     ("shape", "kind"),
-    [((3, 70_000), TeamPlan), ((96, 40_000), LongPlan), ((66, 40_000), SharedPlan)],
-    ids=["team", "long", "shared"],
+    [
+        ((3, 70_000), TeamPlan),
+        ((66, 40_000), TeamPlan),
+        ((96, 40_000), LongPlan),
+        ((66, 40_000), SharedPlan),
+    ],
+    ids=["held", "cached", "long", "shared"],
 )
 def test_samples_that_lie(
-    shape: tuple[int, int], kind: type[TeamPlan | LongPlan | SharedPlan], no_sync: NoSync
+    shape: tuple[int, int],
+    kind: type[TeamPlan | LongPlan | SharedPlan],
+    no_sync: NoSync,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What is read first is far from all else: the answer is the same, and nothing waits for it."""
     rows, n = shape
+    if kind is SharedPlan:
+        monkeypatch.setattr(config, "CACHED_BYTES", 0)
     scores, grad = _randn(rows, n), _randn(rows, n, seed=1)
     scores[1::3] = (4 * scores[1::3]).round()
     scores[2::3] = scores[2::3] ** 3

@@ -49,17 +49,30 @@ def _scores(*shape: int) -> Tensor:
     return torch.randn(shape, generator=draw, device="cuda")
 
 
-def _calls(kind: type[TeamPlan | SharedPlan]) -> list[Call]:
-    """Calls on rows that teams hold, or that they share."""
-    if kind is TeamPlan:
-        wide, many = _scores(1, 100_000), _scores(4, 60_000)
-        calls = [Call(wide, 5000.0, 0.1), Call(many, 20.5, 0.01), Call(wide, 300.0, 0.1, hard=True)]
-    else:
-        wide, many = _scores(1, 4_300_000), _scores(66, 32_776)
-        calls = [Call(many, 2000.0, 0.1), Call(wide, 20.5, 0.01), Call(many, 300.0, 0.1, hard=True)]
-    for call in calls:
-        rows, n = call.scores.shape
-        assert isinstance(launch._plan(n, rows, 4, 4, room_of(call.scores.device)), kind)
+#: A long row and several, that teams hold, read in every pass, or read twice.
+SHAPES = {
+    "held": ((1, 100_000), (4, 60_000)),
+    "cached": ((1, 4_300_000), (66, 32_776)),
+    "shared": ((1, 13_000_000), (66, 200_000)),
+}
+
+
+def _kind(rows: int, n: int) -> str:
+    plan = launch._plan(n, rows, 4, 4, room_of(torch.device("cuda", torch.cuda.current_device())))
+    if isinstance(plan, TeamPlan):
+        return "cached" if plan.length else "held"
+    assert isinstance(plan, SharedPlan)
+    return "shared"
+
+
+def _calls(*kinds: str) -> list[Call]:
+    """Calls on rows of these kinds."""
+    calls = []
+    for kind in kinds:
+        assert {_kind(*shape) for shape in SHAPES[kind]} == {kind}
+        wide, many = (_scores(*shape) for shape in SHAPES[kind])
+        calls += [Call(wide, 5000.0, 0.1), Call(many, 20.5, 0.01)]
+        calls += [Call(many if kind == "shared" else wide, 300.0, 0.1, hard=True)]
     return calls
 
 
@@ -101,8 +114,8 @@ def _busy() -> Iterator[None]:
 
 
 def _on_two_streams(count: int) -> None:
-    """Held and shared rows on both, in different orders, beside other work."""
-    calls = _calls(TeamPlan) + _calls(SharedPlan)
+    """Rows of all kinds on both, in different orders, beside other work."""
+    calls = _calls(*SHAPES)
     streams = torch.cuda.Stream(), torch.cuda.Stream()
     judges = Judge(calls), Judge(calls)
     busy = _busy()
@@ -119,7 +132,7 @@ def _on_two_streams(count: int) -> None:
 
 def _beside_another_process(count: int, folder: Path, name: str) -> None:
     """All calls one after the other, from when the other process is ready too."""
-    calls = _calls(TeamPlan) + _calls(SharedPlan)
+    calls = _calls(*SHAPES)
     judge = Judge(calls)
     busy = _busy()
     (folder / f"{name}.ready").touch()
@@ -134,10 +147,9 @@ def _beside_another_process(count: int, folder: Path, name: str) -> None:
     (folder / f"{name}.times").write_text(f"{began} {time.time()}")
 
 
-def _replayed(kind: type[TeamPlan | SharedPlan], count: int) -> None:
-    """A captured call is replayed while another stream makes other calls of both kinds."""
-    captured, *others = _calls(kind)
-    others += _calls(SharedPlan if kind is TeamPlan else TeamPlan)
+def _replayed(kind: str, count: int) -> None:
+    """A captured call is replayed while another stream makes other calls of all kinds."""
+    captured, *others = _calls(kind, *(other for other in SHAPES if other != kind))
     judge, other_judge = Judge([captured]), Judge(others)
     stream, other_stream = torch.cuda.Stream(), torch.cuda.Stream()
     busy = _busy()
@@ -164,8 +176,9 @@ def _replayed(kind: type[TeamPlan | SharedPlan], count: int) -> None:
 WORKLOADS: dict[str, Callable[..., None]] = {
     "streams": lambda: _on_two_streams(CALLS),
     "process": lambda folder, name: _beside_another_process(CALLS, Path(folder), name),
-    "held graph": lambda: _replayed(TeamPlan, CALLS),
-    "shared graph": lambda: _replayed(SharedPlan, CALLS),
+    "held graph": lambda: _replayed("held", CALLS),
+    "cached graph": lambda: _replayed("cached", CALLS),
+    "shared graph": lambda: _replayed("shared", CALLS),
 }
 
 
@@ -194,7 +207,7 @@ def _finish(*started: subprocess.Popen[str]) -> None:
             process.wait()
 
 
-@pytest.mark.parametrize("workload", ["streams", "held graph", "shared graph"])
+@pytest.mark.parametrize("workload", ["streams", "held graph", "cached graph", "shared graph"])
 def test_teams_beside_other_work(workload: str) -> None:
     _finish(_start(workload))
 

@@ -15,6 +15,9 @@ from .solve import guess_of, solve, survey_rows
 from .views import budget_of, coordinates, first_score, temperature_of, warm_start_of
 from .write import store_pair, write_held, write_read
 
+#: Programs of so many threads read again what few rows need: see passes.py.
+FEW_LANES = tl.constexpr(128)
+
 
 @triton.jit
 def _solve_tile(
@@ -64,7 +67,7 @@ def tile_forward(
     r = read_parts(
         Source(
             *(None, 0, call, outer, inner, None, 0, None),
-            *(PADDED, LARGEST, PARTS, REPEATS, LANES, WIDTH, 1),
+            *(LANES <= FEW_LANES, PADDED, LARGEST, PARTS, REPEATS, LANES, WIDTH, 1),
         ),
         0,
         COMPUTE,
@@ -76,7 +79,7 @@ def tile_forward(
     pair = _solve_tile(
         Source(
             *(r, 0, call, outer, inner, None, 0, None),
-            *(PADDED, LARGEST, PARTS, REPEATS, LANES, WIDTH, 1),
+            *(LANES <= FEW_LANES, PADDED, LARGEST, PARTS, REPEATS, LANES, WIDTH, 1),
         ),
         *(out, is_row, k, t, start, origin, HARD, COMPUTE),
     )

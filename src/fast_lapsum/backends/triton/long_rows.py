@@ -87,7 +87,7 @@ def solve_row(
                         source.length,
                         Band(low, high, point, at_point, above, below, higher, number, listed),
                     ),
-                    *(True, True, 1, LISTED, source.LANES, 1, source.CHUNK_LANES),
+                    *(False, True, True, 1, LISTED, source.LANES, 1, source.CHUNK_LANES),
                 ),
                 *(survey, k, t, is_hard, Guess(low, low, low), None, crossings, COMPUTE),
             )
@@ -147,7 +147,7 @@ def long_forward(
         pair, _ = solve_row(
             Source(
                 *(None, 0, call, outer, inner, None, call.n, None),
-                *(True, LARGEST, 1, READ, LANES, 1, 1),
+                *(False, True, LARGEST, 1, READ, LANES, 1, 1),
             ),
             *(out, place, k, t, is_hard, alone, LISTED, SAMPLE, 1, COMPUTE),
         )
@@ -157,7 +157,7 @@ def long_forward(
     write_row(
         Source(
             *(None, 0, call, outer, inner, None, call.n, None),
-            *(True, LARGEST, 1, WRITTEN, LANES, WIDTH, 1),
+            *(False, True, LARGEST, 1, WRITTEN, LANES, WIDTH, 1),
         ),
         *(out, k, t, pair, HARD, COMPUTE),
     )

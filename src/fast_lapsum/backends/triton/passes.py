@@ -1,7 +1,9 @@
 """What one pass over a row's scores tells: counts, tail sums, extremes, for a trial threshold.
 
 Every pass is a KIND: its terms for each score, and how two of them are added. What a program has of
-a row is in parts, which are added score by score before any thread hears of another.
+a row is in parts, which are added score by score before any thread hears of another. Passes over
+registers are unrolled. In programs of few warps those that few rows take read the scores again, in
+a loop: fetching their instructions would take longer.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ class Source(NamedTuple):
     team: Any  # None: every row is in this program alone
     length: Any  # scores of a chunk, where they are read
     band: Any  # None, or what is not read because it lies beyond a Band
+    AGAIN: Any  # whether passes that few rows take read again what is in registers
     PADDED: Any
     LARGEST: Any
     PARTS: Any
@@ -285,6 +288,12 @@ def _fields(kind: str) -> int:
     return {**fields, "gathered": 7}.get(kind, 3)
 
 
+@constexpr_function
+def _is_common(kind: str) -> bool:
+    """Whether many rows take such a pass."""
+    return kind in ("moments", "glance", "first", "counts", "ends")
+
+
 @triton.jit
 def read_part(source, first, part, COMPUTE: tl.constexpr):
     """A part of a row from the index ``first`` on."""
@@ -320,6 +329,26 @@ def _over_held(source, r, first, at, KIND: tl.constexpr, COMPUTE: tl.constexpr):
         else:
             total = _joined(total, terms, KIND)
     return total
+
+
+@triton.jit
+def _over_read(source, first, at, KIND: tl.constexpr, COMPUTE: tl.constexpr):
+    """The same of parts that are read again."""
+    total = _terms(read_part(source, first, 0, COMPUTE), None, at, KIND, COMPUTE)
+    for part in range(1, source.PARTS):
+        r = read_part(source, first, part, COMPUTE)
+        total = _joined(total, _terms(r, None, at, KIND, COMPUTE), KIND)
+    return total
+
+
+@triton.jit
+def _over_parts(source, at, KIND: tl.constexpr, COMPUTE: tl.constexpr):
+    """A pass over what a program holds: one number per row and thread."""
+    if _is_common(KIND) or not source.AGAIN:
+        terms = _over_held(source, source.r, source.first, at, KIND, COMPUTE)
+    else:
+        terms = _over_read(source, source.first, at, KIND, COMPUTE)
+    return _of_threads(terms, KIND)
 
 
 @triton.jit
@@ -368,14 +397,8 @@ def _over_my_chunks(source, at, crossings, KIND: tl.constexpr, COMPUTE: tl.const
     """Every chunk of this member leaves what a pass finds in it."""
     team = source.team
     if source.r is not None:
-        mine = _over_held(source, source.r, source.first, at, KIND, COMPUTE)
-        leave(
-            _reduced(wide(_of_threads(mine, KIND)), 1, KIND),
-            team,
-            team.member,
-            crossings,
-            source.CHUNK_LANES,
-        )
+        mine = _over_parts(source, at, KIND, COMPUTE)
+        leave(_reduced(wide(mine), 1, KIND), team, team.member, crossings, source.CHUNK_LANES)
     else:
         for chunk in range(team.member, team.chunks, team.size):
             found = _over_chunk(source, chunk, at, KIND, COMPUTE)
@@ -412,8 +435,7 @@ def over_rows(source, at, crossings, KIND: tl.constexpr, COMPUTE: tl.constexpr):
         if source.r is None:
             found = _over_chunk(source, 0, at, KIND, COMPUTE)
         else:
-            terms = _over_held(source, source.r, source.first, at, KIND, COMPUTE)
-            found = _reduced(_of_threads(terms, KIND), 1, KIND)
+            found = _reduced(_over_parts(source, at, KIND, COMPUTE), 1, KIND)
     else:
         _over_my_chunks(source, at, crossings, KIND, COMPUTE)
         ROWS: tl.constexpr = at[0].shape[0]

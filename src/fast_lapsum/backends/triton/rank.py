@@ -38,7 +38,7 @@ class Ranks(NamedTuple):
 
     left: Any
     right: Any
-    above_left: Any  # float64
+    above_left: Any  # float64, or what is computed in where one program holds the row
     above_right: Any
     is_found: Any
 
@@ -118,7 +118,7 @@ def search_rank(source, row, ranks, guess, error, among, is_live, crossings, COM
     ``guess`` is where to look first, with its standard error; NaN if there is none. ``among`` is a
     number that is among the scores.
     """
-    rank = tl.ceil(row.k)
+    rank = tl.ceil(row.k).to(ranks.above_left.dtype)
     aim_low = guess - error * ERRORS
     aim_high = guess + error * ERRORS
     stalls = tl.zeros_like(guess)
@@ -143,10 +143,10 @@ def search_rank(source, row, ranks, guess, error, among, is_live, crossings, COM
             source, (low, high, half, middle), crossings, "counts", COMPUTE
         )
         above_low, above_high, above_half, above_middle = found
-        ranks = with_trial(ranks, low, above_low.to(tl.float64), rank, is_going)
-        ranks = with_trial(ranks, high, above_high.to(tl.float64), rank, is_going)
-        ranks = with_trial(ranks, half, above_half.to(tl.float64), rank, is_going)
-        ranks = with_trial(ranks, middle, above_middle.to(tl.float64), rank, is_going)
+        ranks = with_trial(ranks, low, above_low.to(rank.dtype), rank, is_going)
+        ranks = with_trial(ranks, high, above_high.to(rank.dtype), rank, is_going)
+        ranks = with_trial(ranks, half, above_half.to(rank.dtype), rank, is_going)
+        ranks = with_trial(ranks, middle, above_middle.to(rank.dtype), rank, is_going)
         left_over = ranks.above_left - ranks.above_right
         stalls = tl.where(left_over > count * STALLED, stalls + 1, 0.0)
         aim_low = tl.zeros_like(guess) + float("nan")

@@ -263,7 +263,7 @@ def sample_guess(
     return _guess(
         Source(
             *(r, 0, call, outer, inner, None, 0, None),
-            *(False, LARGEST, PARTS, SAMPLE // LANES // PARTS, LANES, 1, 1),
+            *(False, False, LARGEST, PARTS, SAMPLE // LANES // PARTS, LANES, 1, 1),
         ),
         *(origin, k, t, is_hard, SAMPLE, COMPUTE),
     )
@@ -289,7 +289,7 @@ def sample_place(
     return _place(
         Source(
             *(r, 0, call, outer, inner, None, 0, None),
-            *(False, LARGEST, PARTS, SAMPLE // LANES // PARTS, LANES, 1, 1),
+            *(False, False, LARGEST, PARTS, SAMPLE // LANES // PARTS, LANES, 1, 1),
         ),
         *(origin, k, t, is_hard, SAMPLE, COMPUTE),
     )
@@ -315,7 +315,7 @@ def sample_point(
     return _common_score(
         Source(
             *(r, 0, call, outer, inner, None, 0, None),
-            *(False, LARGEST, PARTS, SAMPLE // LANES // PARTS, LANES, 1, 1),
+            *(False, False, LARGEST, PARTS, SAMPLE // LANES // PARTS, LANES, 1, 1),
         ),
         *(low, high, inverse, SAMPLE, COMPUTE),
     )

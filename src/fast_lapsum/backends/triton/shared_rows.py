@@ -88,7 +88,7 @@ def gather_rows(
     gather_chunks(
         Source(
             *(None, 0, call, outer, inner, team, length, None),
-            *(True, LARGEST, 1, READ, LANES, 1, CHUNK_LANES),
+            *(False, True, LARGEST, 1, READ, LANES, 1, CHUNK_LANES),
         ),
         *(out, low, high, point, inverse, tl.zeros((), tl.int32), LISTED, COMPUTE),
     )
@@ -135,7 +135,7 @@ def solve_rows(
         pair, crossings = solve_row(
             Source(
                 *(None, 0, call, outer, inner, team, length, None),
-                *(True, LARGEST, 1, READ, LANES, 1, CHUNK_LANES),
+                *(False, True, LARGEST, 1, READ, LANES, 1, CHUNK_LANES),
             ),
             *(out, Place(low, high, point), k, t, is_hard, tl.zeros((), tl.int32)),
             *(LISTED, SAMPLE, RUN, COMPUTE),
@@ -145,7 +145,7 @@ def solve_rows(
                 leave_ties(
                     Source(
                         *(None, 0, call, outer, inner, team, length, None),
-                        *(True, LARGEST, 1, READ, LANES, 1, CHUNK_LANES),
+                        *(False, True, LARGEST, 1, READ, LANES, 1, CHUNK_LANES),
                     ),
                     *(pair, crossings, COMPUTE),
                 )
@@ -193,7 +193,7 @@ def write_rows(
     write_row(
         Source(
             *(None, 0, call, outer, inner, team, length, None),
-            *(True, LARGEST, 1, WRITTEN, LANES, WIDTH, CHUNK_LANES),
+            *(False, True, LARGEST, 1, WRITTEN, LANES, WIDTH, CHUNK_LANES),
         ),
         *(out, k, t, pair, HARD, COMPUTE),
     )

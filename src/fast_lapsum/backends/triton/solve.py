@@ -170,6 +170,9 @@ def solve(source, survey, k, t, is_hard, guess, look, crossings, COMPUTE: tl.con
         t_bracket = tl.where(is_hard, 0.0, t)
         left, right = prior_bracket(lowest, highest, share, finite, t_bracket, COMPUTE)
         ranks = Ranks(left, as_finite(right, COMPUTE), valid, infinite, takes_none)
+        if source.team is None and source.band is None:
+            few, none = valid.to(COMPUTE), infinite.to(COMPUTE)
+            ranks = Ranks(left, as_finite(right, COMPUTE), few, none, takes_none)
         if source.band is None:
             bracket = bracket_of(left, right, valid.to(COMPUTE), target.to(COMPUTE))
             if look is not None:

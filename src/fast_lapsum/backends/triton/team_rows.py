@@ -147,7 +147,7 @@ def team_forward(
             r = read_parts(
                 Source(
                     *(None, first, call, outer, inner, team, length, None),
-                    *(PADDED, LARGEST, PARTS, REPEATS, LANES, WIDTH, CHUNK_LANES),
+                    *(False, PADDED, LARGEST, PARTS, REPEATS, LANES, WIDTH, CHUNK_LANES),
                 ),
                 first,
                 COMPUTE,
@@ -156,11 +156,11 @@ def team_forward(
             _solve_row(
                 Source(
                     *(r, first, call, outer, inner, team, length, None),
-                    *(PADDED, LARGEST, PARTS, REPEATS, LANES, WIDTH, CHUNK_LANES),
+                    *(False, PADDED, LARGEST, PARTS, REPEATS, LANES, WIDTH, CHUNK_LANES),
                 ),
                 Source(
                     *(None, first, call, outer, inner, team, length, None),
-                    *(PADDED, LARGEST, PARTS, REPEATS, LANES, WIDTH, CHUNK_LANES),
+                    *(False, PADDED, LARGEST, PARTS, REPEATS, LANES, WIDTH, CHUNK_LANES),
                 ),
                 *(total, out, threshold, row, HARD, COMPUTE),
             )
@@ -169,11 +169,11 @@ def team_forward(
             _solve_row(
                 Source(
                     *(None, first, call, outer, inner, team, length, None),
-                    *(True, LARGEST, PARTS, REPEATS, LANES, WIDTH, CHUNK_LANES),
+                    *(False, True, LARGEST, PARTS, REPEATS, LANES, WIDTH, CHUNK_LANES),
                 ),
                 Source(
                     *(None, first, call, outer, inner, team, length, None),
-                    *(True, LARGEST, PARTS, REPEATS, LANES, WIDTH, CHUNK_LANES),
+                    *(False, True, LARGEST, PARTS, REPEATS, LANES, WIDTH, CHUNK_LANES),
                 ),
                 *(total, out, threshold, row, HARD, COMPUTE),
             )
