@@ -22,6 +22,8 @@ from .write import store_pair, write_any_chunks, write_hard_chunks, write_soft_c
 #: A band that is too full is read again, and one that does not hold the root is followed by all on
 #: that side, and by all there is.
 MOST_BANDS = tl.constexpr(4)
+#: A band is too full if it has one out of so many scores.
+FULL = tl.constexpr(16)
 
 
 @triton.jit
@@ -60,7 +62,7 @@ def solve_row(
         above, below, higher, at_point, lowest, highest = found
         # A large part of the row lies in the band: many scores may be equal.
         is_again = ~is_row
-        if any_row((number * 8 > call.n) & (bands == 1) & (point != point)):
+        if any_row((number * FULL > call.n) & (bands == 1) & (point != point)):
             point = sample_point(
                 *(call, outer, inner, low, high, inverse),
                 *(source.LARGEST, SAMPLE, RUN, source.LANES, COMPUTE),

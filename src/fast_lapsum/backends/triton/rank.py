@@ -26,7 +26,7 @@ MOST_STALLS = tl.constexpr(2)
 #: An end is lone if it is so many times as far away as the other.
 LONE = tl.constexpr(8.0)
 #: A soft root is near enough when the bracket is so many temperatures wide.
-NEAR = tl.constexpr(1.0)
+NEAR = tl.constexpr(2.0)
 MOST_PASSES = tl.constexpr(96)
 
 

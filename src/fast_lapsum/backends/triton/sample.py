@@ -27,7 +27,7 @@ GUESS_SLACK = tl.constexpr(0.25)
 SMOOTH = tl.constexpr(0.1)
 QUICK_STEPS = tl.constexpr(4)
 #: A score counts as common if one out of so many equals it.
-MANY = tl.constexpr(16)
+MANY = tl.constexpr(32)
 
 
 class Place(NamedTuple):

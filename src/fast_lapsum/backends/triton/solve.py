@@ -55,11 +55,11 @@ class Pair(NamedTuple):
 def survey_rows(source, origin, n, COMPUTE: tl.constexpr):
     """The :class:`Survey` of rows in registers, and mean and mean square relative to the origin.
 
-    Rows without infinities and NaN are told by their ends and their sum, and need no counting.
+    Rows without infinities and NaN are told by their ends and squares, and need no counting.
     """
     moments, _ = over_rows(source, (origin,), 0, "moments", COMPUTE)
     lowest, highest, total, squares = moments
-    is_clean = (lowest > float("-inf")) & (highest < float("inf")) & (total == total)
+    is_clean = (lowest > float("-inf")) & (highest < float("inf")) & (squares == squares)
     length = origin * 0 + n
     none = origin * 0
     finite, infinite, nans, count = length, none, none, length
