@@ -95,7 +95,7 @@ def with_beyond(found, band, at, KIND: tl.constexpr):
         counts = ()
         for i in tl.static_range(4):
             at_point = tl.where(band.point > at[i], band.at_point, 0.0)
-            counts = counts + (found[i] + band.above + at_point,)
+            counts = counts + (found[i] + band.above + at_point,)  # type: ignore[assignment]
         return counts
     else:
         tl.static_assert(KIND == "ends")

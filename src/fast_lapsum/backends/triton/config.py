@@ -95,7 +95,6 @@ class TeamPlan(NamedTuple):
     warps: int
     width: int = 1
     sample: int = GUESS_SAMPLE
-    sample_warps: int = 8
     run: int = RUN
     registers: int | None = None
     length: int = 0  # of a chunk that is not held, a multiple of the block
@@ -140,7 +139,7 @@ class SharedPlan(NamedTuple):
     run: int = RUN
     warps: int = 16
     gather_warps: int = 32
-    read: int = 8
+    read: int = 16
     read_again: int = 4  # the same where a band was missed, which is rare
     listed: int = 8  # scores of a thread that are read from the lists at a time
     written: int = 4
