@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
@@ -248,13 +249,14 @@ def test_no_memory_is_one_line(photo, tmp_path):
     code = random_code(1, (4000, 4000), "wavelet", density=0.0)
     path = tmp_path / "large.lap"
     path.write_bytes(container.to_bytes(code))
+    del code
+    gc.collect()  # what it took would be free for decoding
     before = resource.getrlimit(resource.RLIMIT_DATA)
     taken = next(
         int(line.split()[1]) * 1024
         for line in Path("/proc/self/status").read_text().splitlines()
         if line.startswith("VmData:")
     )
-    del code
     resource.setrlimit(resource.RLIMIT_DATA, (taken + (8 << 20), before[1]))
     try:
         said = run("decode", path, "-o", tmp_path / "large.png", code=1)
