@@ -42,12 +42,12 @@ GRADIENTS = LongBackwardPlan(block=64, warps=1, sum_programs=4, write_programs=2
 def held(n: int) -> TeamPlan:
     """The programs of a team wait for each other; interpreted it can have one only."""
     block = max(32, 1 << (n - 1).bit_length())
-    return TeamPlan(block, 1, 1, sample=32, run=2)
+    return TeamPlan(block, 1, 1, sample=32, sample_warps=1, run=2)
 
 
 def read_by_a_team(n: int) -> TeamPlan:
     """Chunks that are not held, in blocks of two parts."""
-    return TeamPlan(256, -(-n // 256), 1, sample=32, run=2, length=256)
+    return TeamPlan(256, -(-n // 256), 1, sample=32, sample_warps=1, run=2, length=256)
 
 
 def in_chunks(n: int, length: int = 128, **changes: Any) -> SharedPlan:

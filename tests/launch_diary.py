@@ -19,9 +19,9 @@ from fast_lapsum.backends.triton import launch, relaunch, steps
 SHAPES = {
     "tile": ((6, 40), {"tile_forward"}),
     "block": ((5000,), {"tile_forward"}),
-    "team": ((1, 100_000), {"team_forward"}),
+    "team": ((1, 100_000), {"guess_rows", "team_forward"}),
     "long": ((96, 32_769), {"long_forward"}),
-    "cached": ((65, 32_776), {"team_forward"}),
+    "cached": ((65, 32_776), {"guess_rows", "team_forward"}),
     "shared": ((65, 200_000), {"place_rows", "gather_rows", "solve_rows", "write_rows"}),
 }
 CORES = 132

@@ -49,9 +49,10 @@ def _scores(*shape: int) -> Tensor:
     return torch.randn(shape, generator=draw, device="cuda")
 
 
-#: A long row and several, that teams hold, read in every pass, or read twice.
+#: A long row and several, that teams hold, read in every pass, or read twice. Programs of the many
+#: take a core each, so that no two such launches fit on a device at once.
 SHAPES = {
-    "held": ((1, 100_000), (4, 60_000)),
+    "held": ((1, 100_000), (64, 65_536)),
     "cached": ((1, 4_300_000), (66, 32_776)),
     "shared": ((1, 13_000_000), (66, 200_000)),
 }

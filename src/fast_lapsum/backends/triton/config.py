@@ -95,6 +95,7 @@ class TeamPlan(NamedTuple):
     warps: int
     width: int = 1
     sample: int = GUESS_SAMPLE
+    sample_warps: int = 8
     run: int = RUN
     registers: int | None = None
     length: int = 0  # of a chunk that is not held, a multiple of the block

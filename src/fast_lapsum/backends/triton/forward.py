@@ -16,7 +16,7 @@ from .views import budget_of, coordinates, first_score, temperature_of, warm_sta
 from .write import store_pair, write_held, write_read
 
 #: Programs of so many threads read again what few rows need: see passes.py.
-FEW_LANES = tl.constexpr(128)
+FEW_LANES = tl.constexpr(256)
 
 
 @triton.jit

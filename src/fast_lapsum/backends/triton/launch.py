@@ -27,7 +27,7 @@ from .config import (
     tile_plan,
 )
 from .device import can_overlap, on_device, room_of, shrink_room
-from .steps import ForwardPlan, Steps, backward_steps, forward_steps
+from .steps import ForwardPlan, backward_steps, forward_steps
 from .views import Call, Numbers, Rows
 
 DTYPES = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64))
@@ -78,14 +78,9 @@ def _along(tensor: Tensor | None, n: int) -> int:
     return 1 if tensor is None or n < 2 else tensor.stride(-1)
 
 
-def _words(
-    planned: Steps | relaunch.Kept, like: Tensor, dtype: torch.dtype = torch.int64
-) -> tuple[Tensor, ...]:
+def _words(count: int, like: Tensor, dtype: torch.dtype) -> tuple[Tensor, ...]:
     """Scratch memory of a call, if it needs any."""
-    if not planned.words:
-        return ()
-    make = torch.zeros if planned.are_zero else torch.empty
-    return (make(planned.words, dtype=dtype, device=like.device),)
+    return (torch.empty(count, dtype=dtype, device=like.device),) if count else ()
 
 
 def forward(
@@ -123,7 +118,7 @@ def forward(
             result = result._replace(start=out.data_ptr())
             given = (call, again.row_count, None, result, threshold.data_ptr())
             try:
-                relaunch.run(again, device, given, *_words(again, scores))
+                relaunch.run(again, device, given, *_words(again.words, scores, torch.int64))
                 return out, threshold
             except RuntimeError as error:  # there is less room now
                 shrink_room(scores.device, again.room, error)
@@ -154,7 +149,9 @@ def forward(
                 overlap = can_overlap(scores.device)
                 planned = forward_steps(chosen, n, row_count, room, overlap, largest, hard, compute)
                 try:
-                    made = relaunch.launch(planned, lead, *_words(planned, scores))
+                    made = relaunch.launch(
+                        planned, lead, *_words(planned.words, scores, torch.int64)
+                    )
                 except RuntimeError as error:
                     shrink_room(scores.device, room, error)
             if key is not None:
@@ -223,7 +220,7 @@ def backward(
             of_grad = of_grad._replace(start=addresses[1])
             result = result._replace(start=out.data_ptr())
             given = (call, again.row_count, of_grad, addresses[2], result, None, None)
-            relaunch.run(again, device, given, *_words(again, scores, torch.float64))
+            relaunch.run(again, device, given, *_words(again.words, scores, torch.float64))
             return out, None, None
     d_rows = [scores.new_empty(scores.shape[:-1], dtype=torch.float64) for _ in range(2 * per_row)]
     compute = tl.float64 if threshold.dtype == torch.float64 else tl.float32
@@ -242,7 +239,7 @@ def backward(
             lead = (call, row_count, v_grad, pairs, v_out, *(d_views or (None, None)))
             chosen = plan or _backward_plan(n, threshold.itemsize, _width(tensors, group))
             planned = backward_steps(chosen, n, row_count, largest, per_row, compute)
-            made = relaunch.launch(planned, lead, *_words(planned, scores, torch.float64))
+            made = relaunch.launch(planned, lead, *_words(planned.words, scores, torch.float64))
             if key is not None:
                 relaunch.keep(key, made, v_grad, v_out)
     if not per_row:

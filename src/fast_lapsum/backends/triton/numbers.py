@@ -107,13 +107,13 @@ def middle_float(left, right, COMPUTE: tl.constexpr):
 
 @triton.jit
 def float_before(x, COMPUTE: tl.constexpr):
-    """The greatest number below x."""
+    """The greatest number below x, which is not -inf; -inf below the lowest one."""
     return _float_at(_place_of(x) - 1, COMPUTE)
 
 
 @triton.jit
 def float_after(x, COMPUTE: tl.constexpr):
-    """The least number above x."""
+    """The least number above x, which is not +inf; of -inf it is the lowest one."""
     return _float_at(_place_of(x) + 1, COMPUTE)
 
 

@@ -40,7 +40,6 @@ class Kept(NamedTuple):
 
     launches: tuple[Launched, ...]
     words: int
-    are_zero: bool
     call: Call
     row_count: int
     results: tuple[Rows, ...]  # and grad, where there is one
@@ -58,7 +57,7 @@ def launch(planned: Steps, lead: tuple[Any, ...], *words: Tensor) -> Kept:
         # A kept kernel gets its constants by position.
         ordered = (constants[name] for name in kernel.arg_names[-len(constants) :])
         launches.append(Launched(compiled, programs, (*numbers, *ordered)))
-    return Kept(tuple(launches), planned.words, planned.are_zero, lead[0], lead[1], ())
+    return Kept(tuple(launches), planned.words, lead[0], lead[1], ())
 
 
 def keep(key: Hashable, made: Kept, *results: Rows | None) -> None:

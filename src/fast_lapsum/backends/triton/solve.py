@@ -169,10 +169,12 @@ def solve(source, survey, k, t, is_hard, guess, look, crossings, COMPUTE: tl.con
         # A boundary is a score: the bracket of t = 0 has them all inside.
         t_bracket = tl.where(is_hard, 0.0, t)
         left, right = prior_bracket(lowest, highest, share, finite, t_bracket, COMPUTE)
-        ranks = Ranks(left, as_finite(right, COMPUTE), valid, infinite, takes_none)
+        # All scores lie between these, which a bracket of a soft root need not hold.
+        before = tl.minimum(left, float_before(lowest, COMPUTE))
+        last = tl.maximum(as_finite(right, COMPUTE), highest)
+        ranks = Ranks(before, last, valid, infinite, takes_none)
         if source.team is None and source.band is None:
-            few, none = valid.to(COMPUTE), infinite.to(COMPUTE)
-            ranks = Ranks(left, as_finite(right, COMPUTE), few, none, takes_none)
+            ranks = Ranks(before, last, valid.to(COMPUTE), infinite.to(COMPUTE), takes_none)
         if source.band is None:
             bracket = bracket_of(left, right, valid.to(COMPUTE), target.to(COMPUTE))
             if look is not None:
@@ -214,7 +216,7 @@ def solve(source, survey, k, t, is_hard, guess, look, crossings, COMPUTE: tl.con
                 hi = tl.where(is_ranked, ranks.right, hi)
                 lo = tl.where(is_ranked, ((k - ranks.above_right) / equal_count).to(COMPUTE), lo)
                 above = tl.where(is_ranked, ranks.above_right, above)
-                hi = tl.where(is_ranked & (~ranks.is_found), float("nan"), hi)
+            hi = tl.where(is_open & is_hard & (~ranks.is_found), float("nan"), hi)
             is_soft = is_open & (~is_hard)
             if any_row(is_soft):
                 found, crossings = iterate(source, row, bracket, start, is_soft, crossings, COMPUTE)

@@ -26,7 +26,7 @@ from .forward import tile_forward
 from .long_rows import long_forward
 from .shared_rows import gather_rows, place_rows, solve_rows, write_rows
 from .team import LINES
-from .team_rows import team_forward
+from .team_rows import guess_rows, team_forward
 
 
 class Step(NamedTuple):
@@ -40,11 +40,10 @@ class Step(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """All launches of a call, and how many words of scratch memory they share, zero or not."""
+    """All launches of a call, and how many words of scratch memory they share."""
 
     steps: list[Step]
     words: int = 0
-    are_zero: bool = False
 
 
 ForwardPlan = TilePlan | TeamPlan | LongPlan | SharedPlan
@@ -69,15 +68,17 @@ def forward_steps(
     if isinstance(plan, LongPlan):
         return _long(plan, row_count, largest, hard, compute)
     if isinstance(plan, TeamPlan):
-        return _team(plan, n, row_count, room, largest, hard, compute)
-    return _shared(plan, n, row_count, room, overlap, largest, hard, compute)
+        made = _team(plan, n, row_count, room, largest, hard, compute)
+    else:
+        made = _shared(plan, n, row_count, room, largest, hard, compute)
+    return made._replace(
+        steps=[_overlapping(step, i, overlap) for i, step in enumerate(made.steps)]
+    )
 
 
-def _overlapping(step: Step, is_first: bool) -> Step:
-    """Such a launch may begin early, unless its programs wait for each other."""
-    if is_first or "launch_cooperative_grid" in step.options:
-        return step
-    return step._replace(options=step.options | {"launch_pdl": True})
+def _overlapping(step: Step, place: int, overlap: bool) -> Step:
+    options = step.options | ({"launch_pdl": True} if overlap and place else {})
+    return step._replace(constants=step.constants | {"OVERLAP": overlap}, options=options)
 
 
 def _tiles(
@@ -122,6 +123,14 @@ def _team(
     plan: TeamPlan, n: int, row_count: int, room: int, largest: bool, hard: bool, compute: tl.dtype
 ) -> Steps:
     lanes = lanes_of(plan.chunks, plan.warps)
+    guess = {
+        "LARGEST": largest,
+        "SAMPLE": plan.sample,
+        "RUN": plan.run,
+        "LANES": 32 * plan.sample_warps,
+        "CHUNK_LANES": lanes,
+        "COMPUTE": compute,
+    }
     is_held = not plan.length
     together = {
         "LARGEST": largest,
@@ -133,17 +142,17 @@ def _team(
         "LANES": plan.lanes,
         "WIDTH": plan.width,
         "CHUNK_LANES": lanes,
-        "SAMPLE": plan.sample,
-        "RUN": plan.run,
-        "SAMPLE_LANES": 32 * plan.warps,
         "COMPUTE": compute,
     }
     size = plan.chunks if is_held else team_size(plan.chunks, room // min(row_count, room))
     teams = max(1, min(row_count, room // size))
     options = {"num_warps": plan.warps, "maxnreg": plan.registers, "launch_cooperative_grid": True}
     shape = (size, plan.chunks, plan.length)
-    step = Step(team_forward, teams * size, shape, together, options)
-    return Steps([step], row_count * lanes * LINES.value, are_zero=True)
+    steps = [
+        Step(guess_rows, row_count, (), guess, {"num_warps": plan.sample_warps}),
+        Step(team_forward, teams * size, shape, together, options),
+    ]
+    return Steps(steps, row_count * lanes * LINES.value)
 
 
 def _shared(
@@ -151,7 +160,6 @@ def _shared(
     n: int,
     row_count: int,
     room: int,
-    overlap: bool,
     largest: bool,
     hard: bool,
     compute: tl.dtype,
@@ -160,7 +168,7 @@ def _shared(
     size = team_size(plan.chunks, room // min(row_count, room))
     teams = min(row_count, room // size)
     shape = (plan.chunks, plan.length)
-    each = {"CHUNK_LANES": lanes, "OVERLAP": overlap, "COMPUTE": compute}
+    each = {"CHUNK_LANES": lanes, "COMPUTE": compute}
     sample = {"SAMPLE": plan.sample, "RUN": plan.run}
     few = {"SAMPLE": min(plan.sample, SAMPLE), "RUN": plan.run}  # to tell what score is common
     lists = {"LISTED": plan.listed, "LANES": plan.lanes}
@@ -208,8 +216,6 @@ def _shared(
     writing |= each
     options = options | {"maxnreg": 64}
     steps.append(Step(write_rows, row_count * shape[0], shape, writing, options))
-    if overlap:
-        steps = [_overlapping(step, i == 0) for i, step in enumerate(steps)]
     return Steps(steps, row_count * lanes * LINES.value)
 
 

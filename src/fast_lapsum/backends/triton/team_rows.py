@@ -1,8 +1,8 @@
 """The forward call on rows that a team of programs solves together, which hold a chunk each or read
 their chunks in every pass.
 
-A sample comes first, so that the first pass, which counts what there is, looks at the right place,
-too. The words by which a team meets are zero before its launch.
+A launch before it samples the rows, so that the first pass of a team, which counts what there is,
+looks at the right place, too. Meanwhile the team reads what it is to hold.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .numbers import any_row, exponent_scale, smallest_normal
 from .passes import Look, Source, Survey, over_rows, read_parts
 from .sample import sample_guess
 from .solve import Guess, solve
-from .team import Team, words_of
+from .team import Team, await_last, begin_next, clear, read_note, words_of, write_note
 from .views import budget_of, coordinates, temperature_of, warm_start_of
 from .write import (
     leave_ties,
@@ -27,20 +27,40 @@ from .write import (
 )
 
 
-@triton.jit
-def _solve_row(
-    source,
-    again,
-    total,
+@triton.jit(do_not_specialize=["row_count"])
+def guess_rows(
+    call,
+    row_count,
     warm_start,
     out,
     threshold,
-    row,
-    HARD: tl.constexpr,
+    words,
+    LARGEST: tl.constexpr,
     SAMPLE: tl.constexpr,
     RUN: tl.constexpr,
-    SAMPLE_LANES: tl.constexpr,
+    LANES: tl.constexpr,
+    CHUNK_LANES: tl.constexpr,
+    OVERLAP: tl.constexpr,
     COMPUTE: tl.constexpr,
+):
+    """What a sample tells of each row's threshold, and a meeting place for its team."""
+    begin_next(OVERLAP)
+    row = tl.zeros((1,), tl.int64) + tl.program_id(0)
+    words = words_of(words, tl.program_id(0), CHUNK_LANES)
+    clear(words, CHUNK_LANES)
+    outer, inner = coordinates(call, row, row_count)
+    k = budget_of(call, outer, inner)
+    t = temperature_of(call, outer, inner)
+    is_hard = t < smallest_normal(COMPUTE)
+    guess = sample_guess(call, outer, inner, k, t, is_hard, LARGEST, SAMPLE, RUN, LANES, COMPUTE)
+    start = warm_start_of(warm_start, outer, inner, LARGEST, COMPUTE)
+    write_note(words, 0, tl.where((start == start) & (~is_hard), start, guess.b), CHUNK_LANES)
+    write_note(words, 1, guess.error, CHUNK_LANES)
+
+
+@triton.jit
+def _solve_row(
+    source, again, total, out, threshold, row, HARD: tl.constexpr, COMPUTE: tl.constexpr
 ):
     """A member's part in one row that a team shares; ``again`` reads its chunks from memory.
 
@@ -53,13 +73,8 @@ def _solve_row(
     t = temperature_of(call, outer, inner)
     is_hard = t < smallest_normal(COMPUTE)
     crossings = tl.zeros((), tl.int32)
-    # Every member samples the row for itself, and finds the same.
-    near = sample_guess(
-        *(call, outer, inner, k, t, is_hard),
-        *(source.LARGEST, SAMPLE, RUN, SAMPLE_LANES, COMPUTE),
-    )
-    start = warm_start_of(warm_start, outer, inner, source.LARGEST, COMPUTE)
-    b = tl.where((start == start) & (~is_hard), start, near.b)
+    b = read_note(source.team.words, 0, source.CHUNK_LANES).to(COMPUTE)
+    error = read_note(source.team.words, 1, source.CHUNK_LANES).to(COMPUTE)
     inverse = exponent_scale(tl.where(is_hard, smallest_normal(COMPUTE), t), COMPUTE)
     found, crossings = over_rows(source, (b, inverse), crossings, "first", COMPUTE)
     above, below, higher, nothings, lowest, highest = found
@@ -70,13 +85,13 @@ def _solve_row(
         counted, crossings = over_rows(source, (0 * b,), crossings, "survey", COMPUTE)
         finite, infinite, nans, lowest, highest, _, _ = counted
     survey = Survey(finite, infinite, nans, lowest.to(COMPUTE), highest.to(COMPUTE))
-    guess = Guess(b, near.error, b)
+    guess = Guess(b, error, b)
     pair, crossings = solve(source, survey, k, t, is_hard, guess, look, crossings, COMPUTE)
     if source.team.member == 0:
         store_pair(threshold, row, pair.hi, pair.lo, row >= 0)
     if HARD:
-        guess = Guess(pair.hi, t.to(COMPUTE), pair.hi)
-        boundary, crossings = solve(source, survey, k, t, t >= 0, guess, None, crossings, COMPUTE)
+        near = Guess(pair.hi, t.to(COMPUTE), pair.hi)
+        boundary, crossings = solve(source, survey, k, t, t >= 0, near, None, crossings, COMPUTE)
         leave_ties(again, boundary, crossings, COMPUTE)
         write_hard_chunks(again, out, k, t, boundary, COMPUTE)
     else:
@@ -109,9 +124,7 @@ def team_forward(
     LANES: tl.constexpr,
     WIDTH: tl.constexpr,
     CHUNK_LANES: tl.constexpr,
-    SAMPLE: tl.constexpr,
-    RUN: tl.constexpr,
-    SAMPLE_LANES: tl.constexpr,
+    OVERLAP: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
     """Masks and threshold pairs of rows that teams of ``size`` programs share.
@@ -139,6 +152,7 @@ def team_forward(
                 first,
                 COMPUTE,
             )
+            await_last(OVERLAP)
             _solve_row(
                 Source(
                     *(r, first, call, outer, inner, team, length, None),
@@ -148,10 +162,10 @@ def team_forward(
                     *(None, first, call, outer, inner, team, length, None),
                     *(False, PADDED, LARGEST, PARTS, REPEATS, LANES, WIDTH, CHUNK_LANES),
                 ),
-                *(total, warm_start, out, threshold, row),
-                *(HARD, SAMPLE, RUN, SAMPLE_LANES, COMPUTE),
+                *(total, out, threshold, row, HARD, COMPUTE),
             )
         else:
+            await_last(OVERLAP)
             _solve_row(
                 Source(
                     *(None, first, call, outer, inner, team, length, None),
@@ -161,6 +175,5 @@ def team_forward(
                     *(None, first, call, outer, inner, team, length, None),
                     *(False, True, LARGEST, PARTS, REPEATS, LANES, WIDTH, CHUNK_LANES),
                 ),
-                *(total, warm_start, out, threshold, row),
-                *(HARD, SAMPLE, RUN, SAMPLE_LANES, COMPUTE),
+                *(total, out, threshold, row, HARD, COMPUTE),
             )
