@@ -43,8 +43,10 @@ def _in(folder: str, *names: str) -> Globs:
 OPERATOR = Needs(
     (
         "functional.py",
+        "selection.py",
         "_arguments.py",
         "_autograd.py",
+        "_call.py",
         "_derivatives.py",
         "_layout.py",
         "_ops.py",

@@ -16,6 +16,8 @@ from . import loader
 _DTYPE = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3}
 #: struct Call of lapsum.cpp: 10 integers, 7 tensors (pointer and 3 strides), 2 numbers, 4 pointers.
 _CALL = struct.Struct("=10q28q2d4q")
+#: enum Output of lapsum.cpp.
+_OUTPUT = {"mask": 0, "hard": 1, "log": 2, "threshold": 3}
 _NO_TENSOR = (0, 0, 0, 0)
 _NO_TENSORS = 5 * _NO_TENSOR
 #: kParallelScores of rows.hpp.
@@ -47,36 +49,40 @@ def forward(
     mask: Tensor | None,
     warm_start: Tensor | None,
     largest: bool,
-    hard: bool,
+    output: str,
     out_dtype: torch.dtype,
     passes: Tensor | None = None,
     most_passes: int = MAX_PASSES,
 ) -> tuple[Tensor, Tensor]:
-    """Mask and threshold pairs. A budget given as a number must fit every row.
+    """What ``output`` says, and threshold pairs. A budget given as a number must fit every row.
 
     ``passes`` (int64, one per row) receives how often each row was read; ``most_passes`` limits the
     iteration before the last resort, a sort.
     """
     assert _library is not None
     shape, dtype = scores.shape, scores.dtype
-    if out_dtype is dtype and dtype.itemsize > 2:  # two short ways to the same tensors
+    if output == "threshold":
+        out = scores.new_empty((0,), dtype=out_dtype)
+        threshold = scores.new_empty((*shape[:-1], 2), dtype=compute_dtype(dtype))
+    elif out_dtype is dtype and dtype.itemsize > 2:  # two short ways to the same tensors
         out, threshold = torch.empty_like(scores), scores.new_empty((*shape[:-1], 2))
     else:
         out = torch.empty_like(scores, dtype=out_dtype)
         threshold = scores.new_empty((*shape[:-1], 2), dtype=compute_dtype(dtype))
     head = (_DTYPE[dtype], _DTYPE[out_dtype], 0)
-    flags = (largest, hard, _threads(scores), most_passes)
+    flags = (largest, _OUTPUT[output], _threads(scores), most_passes)
     records: Iterable[bytes]
     if budget is temperature is mask is warm_start is passes is None and scores.is_contiguous():
         n = shape[-1]
         row_count = 1 if len(shape) == 1 else math.prod(shape[:-1])
         at = (scores.data_ptr(), n, 0, 1)
-        to = (out.data_ptr(), n, 0, 1)
+        to = _NO_TENSOR if output == "threshold" else (out.data_ptr(), n, 0, 1)
         pointers = (budget_number, temperature_number, threshold.data_ptr(), 0, 0, 0)
         records = (_CALL.pack(*head, row_count, 1, n, *flags, *at, *_NO_TENSORS, *to, *pointers),)
     else:
         budget, temperature, warm_start = map(_as_double, (budget, temperature, warm_start))
-        tensors = (scores, mask, budget, temperature, warm_start, None, out)
+        written = None if output == "threshold" else out
+        tensors = (scores, mask, budget, temperature, warm_start, None, written)
         numbers = (budget_number, temperature_number)
         records = _records(head, flags, tensors, numbers, (threshold, None, None, passes))
     over_limit = -1
@@ -97,9 +103,13 @@ def backward(
     mask: Tensor | None,
     threshold: Tensor,
     largest: bool,
+    output: str,
     per_row: bool,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Gradients for scores, and with ``per_row`` for budget and temperature."""
+    """Gradients of ``output`` for scores, and with ``per_row`` for budget and temperature.
+
+    ``grad`` has the shape of scores, without the last dimension for the gradient of the threshold.
+    """
     assert _library is not None
     out = torch.empty_like(scores)
     threshold = threshold.contiguous()
@@ -107,7 +117,7 @@ def backward(
     d_temperature = torch.empty(scores.shape[:-1], dtype=torch.float64) if per_row else None
     dtype = _DTYPE[scores.dtype]
     head = (dtype, dtype, _DTYPE[grad.dtype])
-    flags = (largest, False, _threads(scores), MAX_PASSES)
+    flags = (largest, _OUTPUT[output], _threads(scores), MAX_PASSES)
     records: Iterable[bytes]
     is_contiguous = scores.is_contiguous() and grad.is_contiguous()
     if temperature is mask is d_budget is None and is_contiguous:
@@ -115,7 +125,8 @@ def backward(
         n = shape[-1]
         row_count = 1 if len(shape) == 1 else math.prod(shape[:-1])
         at = (scores.data_ptr(), n, 0, 1, *_NO_TENSORS[4:])
-        to = (grad.data_ptr(), n, 0, 1, out.data_ptr(), n, 0, 1)
+        of_grad = (1, 0, 0) if output == "threshold" else (n, 0, 1)
+        to = (grad.data_ptr(), *of_grad, out.data_ptr(), n, 0, 1)
         pointers = (0.0, temperature_number, threshold.data_ptr(), 0, 0, 0)
         records = (_CALL.pack(*head, row_count, 1, n, *flags, *at, *to, *pointers),)
     else:
@@ -144,7 +155,7 @@ def sample_bands(scores: Tensor, k: float, temperature: float) -> tuple[Tensor, 
     bands = scores.new_empty((rows, 2), dtype=compute_dtype(scores.dtype))
     held = torch.empty(rows, dtype=torch.int64)
     dtype = _DTYPE[scores.dtype]
-    head = (dtype, dtype, dtype, rows, 1, n, True, False, _threads(scores), MAX_PASSES)
+    head = (dtype, dtype, dtype, rows, 1, n, True, 0, _threads(scores), MAX_PASSES)
     at = (scores.data_ptr(), n, 0, 1, *_NO_TENSORS, *_NO_TENSOR)
     pointers = (bands.data_ptr(), 0, 0, held.data_ptr())
     _checked(_library.lapsum_sample_bands(_CALL.pack(*head, *at, k, temperature, *pointers)))
@@ -170,7 +181,7 @@ def _threads(scores: Tensor) -> int:
 
 def _records(
     head: tuple[int, int, int],
-    flags: tuple[bool, bool, int, int],
+    flags: tuple[bool, int, int, int],
     tensors: tuple[Tensor | None, ...],
     numbers: tuple[float, float],
     per_row: tuple[Tensor | None, ...],
