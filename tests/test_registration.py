@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -17,16 +16,6 @@ from fast_lapsum import log_soft_topk, soft_topk, threshold
 from fast_lapsum.nn import SoftTopK
 
 MASK = torch.rand(3, 10, generator=generator(1)) < 0.8
-
-
-@pytest.fixture
-def fresh_compiler() -> Iterator[None]:
-    """No graphs from other tests. The compiler warns about itself: it instantiates Functions."""
-    torch._dynamo.reset()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-    torch._dynamo.reset()
 
 
 # torch.library

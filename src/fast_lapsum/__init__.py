@@ -2,7 +2,7 @@
 
 from . import nn
 from .functional import lapsum, log_soft_topk, soft_topk, threshold
-from .selection import hard_topk_mask, sample_topk
+from .selection import hard_topk_mask, sample_topk, select_topk
 
 __version__ = "0.1.0"
 
@@ -12,6 +12,7 @@ __all__ = [
     "log_soft_topk",
     "nn",
     "sample_topk",
+    "select_topk",
     "soft_topk",
     "threshold",
 ]

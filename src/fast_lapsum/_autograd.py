@@ -96,7 +96,7 @@ def threshold_value(
     return b if settings.largest else -b
 
 
-def _is_plain(*tensors: Tensor) -> bool:
+def is_plain(*tensors: Tensor) -> bool:
     """Nothing is watching the operators, so that a call need not go through the dispatcher."""
     if torch.compiler.is_compiling() or _dispatch_modes() or _functorch_active():
         return False
@@ -116,7 +116,7 @@ def _call_operator(
     warm_start: Tensor | None,
     settings: Settings,
 ) -> tuple[Tensor, Tensor]:
-    operator = _ops.soft_topk if _is_plain(scores) else torch.ops.fast_lapsum.soft_topk
+    operator = _ops.soft_topk if is_plain(scores) else torch.ops.fast_lapsum.soft_topk
     return operator(
         scores,
         budget,
@@ -142,7 +142,7 @@ def _call_backward(
     settings: Settings,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     operator = _ops.soft_topk_backward
-    if not _is_plain(grad, scores):
+    if not is_plain(grad, scores):
         operator = torch.ops.fast_lapsum.soft_topk_backward
         # One without memory, which forward mode makes.
         if not torch.compiler.is_compiling() and grad._is_zerotensor():

@@ -112,6 +112,7 @@ def prepare(
             budget_number if budget is None else budget.detach(),
             temperature_number if row_temperature is None else row_temperature.detach(),
             mask,
+            largest,
             output == "hard",
         )
     out_dtype = scores.dtype

@@ -50,6 +50,7 @@ OPERATOR = Needs(
         "_derivatives.py",
         "_layout.py",
         "_ops.py",
+        "_selection_*.py",
         "solvers/*.py",
     ),
     cpu=("cpu/*.py", "cpu/*.?pp"),

@@ -96,6 +96,15 @@ def log_mask(
     return torch.empty_like(scores, dtype=out_dtype).copy_(out.reshape(scores.shape))
 
 
+def mask_at(scores: Tensor, threshold: Tensor, temperature: Tensor, kept: torch.dtype) -> Tensor:
+    """p of any scores [..., m], the largest side up, for threshold pairs that are known."""
+    widest = torch.float32 if scores.device.type == "mps" else torch.float64
+    rows = scores.to(widest).reshape(math.prod(scores.shape[:-1]), scores.shape[-1])
+    hi, lo = threshold.reshape(-1, 2).to(widest).unbind(-1)
+    p = _mask(rows, hi, lo, temperature.reshape(-1).to(widest), kept)
+    return p.reshape(scores.shape)
+
+
 def check_budget_fits(scores: Tensor, mask: Tensor | None, largest: bool, k: float) -> None:
     """Raise where a budget given as a number is over the number of valid scores of some row."""
     valid = scores != (-math.inf if largest else math.inf)
