@@ -27,6 +27,12 @@ torch.library.define(
     "(Tensor grad, Tensor indices, Tensor scores, Tensor? temperature, float temperature_number,"
     " Tensor? mask, Tensor threshold, bool largest, bool per_row) -> (Tensor, Tensor)",
 )
+torch.library.define(
+    f"{NAMESPACE}::sample_topk",
+    "(Tensor scores, Tensor? budget, float budget_number, Tensor? temperature,"
+    " float temperature_number, Tensor? mask, Tensor start, bool largest, ScalarType out_dtype)"
+    " -> Tensor",
+)
 
 
 def select_topk(
@@ -104,6 +110,47 @@ def spread_over_rows(values: Tensor, indices: Tensor, scores: Tensor) -> Tensor:
     return rows.scatter(-1, torch.where(indices < 0, n, indices), values)[..., :n]
 
 
+def sample_topk(
+    scores: Tensor,
+    budget: Tensor | None,
+    budget_number: float,
+    temperature: Tensor | None,
+    temperature_number: float,
+    mask: Tensor | None,
+    start: Tensor,
+    largest: bool,
+    out_dtype: torch.dtype,
+) -> Tensor:
+    """Random mask of exactly k ones, in ``out_dtype``.
+
+    Score i is taken where the running sum of p passes one of start, start + 1, ..., start + k - 1,
+    with ``start`` in [0, 1) for each row.
+    """
+    if kernel.supports(scores):
+        return selection_kernel.sample(
+            *(scores, budget, budget_number, temperature, temperature_number),
+            *(mask, start, largest, out_dtype),
+        )
+    wide = row_dtype(scores)
+    p, _ = _ops.soft_topk(
+        *(scores, budget, budget_number, temperature, temperature_number, mask, None, largest),
+        *("mask", wide, "auto"),
+    )
+    budgets = per_row_values(budget, budget_number, scores)[..., None]
+    passed = p.cumsum(-1)
+    passed = passed * (budgets / passed[..., -1:])  # the last sum is k itself
+    whole = passed.floor()
+    steps = whole + (passed - whole > start[..., None].to(wide))  # how many of start + j it passed
+    drawn = torch.diff(steps, dim=-1, prepend=torch.zeros_like(steps[..., :1])).clamp(0, 1)
+    # Rounding of the running sum may miss one in a billion: the hard mask of drawn + p is drawn
+    # itself when it holds k ones, and makes up for the odd one with the likeliest score otherwise.
+    drawn = torch.where(p < 1, drawn, 1.0)
+    rank = torch.where(p.isnan() | (p > 0), drawn + p, -math.inf)
+    return _ops.soft_topk(
+        *(rank, budgets[..., 0], 0.0, None, 0.0, None, None, True, "hard", out_dtype, "auto")
+    )[0]
+
+
 def _select_topk_backward_tensors(*args: Any) -> tuple[Tensor, Tensor]:
     """The same as an operator must have it: an empty tensor for what was not asked for."""
     d_scores, d_temperature = select_topk_backward(*args)
@@ -113,6 +160,7 @@ def _select_topk_backward_tensors(*args: Any) -> tuple[Tensor, Tensor]:
 
 
 torch.library.impl(f"{NAMESPACE}::select_topk", "default", select_topk)
+torch.library.impl(f"{NAMESPACE}::sample_topk", "default", sample_topk)
 torch.library.impl(f"{NAMESPACE}::select_topk_backward", "default", _select_topk_backward_tensors)
 
 
@@ -133,6 +181,21 @@ def _(
         scores.new_empty((*rows, k), dtype=out_dtype),
         scores.new_empty((*rows, 2), dtype=compute_dtype(scores.dtype)),
     )
+
+
+@torch.library.register_fake(f"{NAMESPACE}::sample_topk")  # type: ignore[untyped-decorator]
+def _(
+    scores: Tensor,
+    budget: Tensor | None,
+    budget_number: float,
+    temperature: Tensor | None,
+    temperature_number: float,
+    mask: Tensor | None,
+    start: Tensor,
+    largest: bool,
+    out_dtype: torch.dtype,
+) -> Tensor:
+    return torch.empty_like(scores, dtype=out_dtype)
 
 
 @torch.library.register_fake(f"{NAMESPACE}::select_topk_backward")  # type: ignore[untyped-decorator]
@@ -167,5 +230,16 @@ def _vmap_select_topk_backward(info: Any, in_dims: Dims, *args: Any) -> tuple[An
     return out, (0, 0 if args[8] else None)
 
 
+def _vmap_sample_topk(info: Any, in_dims: Dims, *args: Any) -> tuple[Any, Any]:
+    scores, budget, temperature, mask, start = batch_first(
+        info.batch_size, in_dims, args, (0, 1, 3, 5, 6)
+    )
+    out = torch.ops.fast_lapsum.sample_topk(
+        scores, budget, args[2], temperature, args[4], mask, start, *args[7:]
+    )
+    return out, 0
+
+
 torch.library.register_vmap(f"{NAMESPACE}::select_topk", _vmap_select_topk)
+torch.library.register_vmap(f"{NAMESPACE}::sample_topk", _vmap_sample_topk)
 torch.library.register_vmap(f"{NAMESPACE}::select_topk_backward", _vmap_select_topk_backward)

@@ -258,9 +258,9 @@ def sample_row(scores: Tensor, budget: float, temperature: float, start: float) 
     p = mask_row(scores, solve_row(scores, budget, temperature), temperature)
     if p.isnan().any() or budget != int(budget):
         return torch.full_like(p, math.nan)
-    passed = torch.ceil(p.cumsum(0) - start).clamp(0, budget)  # how many of start + j are below
-    if len(passed):
-        passed[-1] = budget
+    sums = p.cumsum(0)
+    passed = (sums.floor() + (sums % 1 > start)).clamp(0, budget)  # how many of start + j are below
+    passed[p.flip(0).cumsum(0).flip(0) == p] = budget  # from the last p > 0 on, however sums round
     return torch.diff(passed, prepend=torch.zeros(1, dtype=torch.float64))
 
 

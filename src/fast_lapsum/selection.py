@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from . import _selection_autograd
+from . import _selection_autograd, _selection_ops
 from ._arguments import check_whole_number
+from ._autograd import is_plain
 from ._call import Number, prepare
 from ._ops import row_dtype
 
@@ -111,8 +111,9 @@ def sample_topk(
     """Random mask of exactly k ones that selects score i with probability p_i of the soft mask.
 
     Systematic sampling: one uniform number u per row, and score i is taken when the running sum of
-    p passes one of u, u + 1, ..., u + k - 1. O(n), without a gradient, in the scores' dtype. Which
-    scores come together depends on their order: shuffle them where pairs matter.
+    p passes one of u, u + 1, ..., u + k - 1. Without a gradient, in the scores' dtype, and the same
+    for the same seed and backend. Which scores come together depends on their order: shuffle them
+    where pairs matter.
 
     Example:
         >>> generator = torch.Generator().manual_seed(0)
@@ -121,19 +122,20 @@ def sample_topk(
         10.0
     """
     call = prepare(scores, k, temperature, dim, largest, mask, "hard", None, "auto", validate)
-    call = call.detach()
-    wide = row_dtype(scores)
-    soft = call._replace(settings=call.settings._replace(output="mask", out_dtype=wide))
-    p = soft.write()
-    budget = call.settings.budget_number if call.budget is None else call.budget[..., None]
-    passed = p.cumsum(-1)
-    passed = passed * (budget / passed[..., -1:])  # the last sum is k itself
-    start = torch.rand(p.shape[:-1], generator=generator, device=p.device, dtype=wide)
-    steps = torch.floor(passed + start[..., None])
-    drawn = torch.diff(steps, dim=-1, prepend=torch.zeros_like(steps[..., :1])).clamp(0, 1)
-    # Rounding of the running sum may miss one in a billion: the hard mask of drawn + p is drawn
-    # itself when it holds k ones, and makes up for the odd one with the likeliest score otherwise.
-    rank = torch.where(p.isnan() | (p > 0), drawn + p, -math.inf)
-    settings = call.settings._replace(temperature_number=0.0, largest=True)
-    ranked = call._replace(scores=rank, temperature=None, mask=None, settings=settings)
-    return call.restore(ranked.write())
+    call, settings = call.detach(), call.settings
+    rows = call.scores.shape[:-1]
+    start = torch.rand(rows, generator=generator, device=scores.device, dtype=row_dtype(scores))
+    is_eager = is_plain(call.scores)
+    operator = _selection_ops.sample_topk if is_eager else torch.ops.fast_lapsum.sample_topk
+    drawn = operator(
+        call.scores,
+        call.budget,
+        settings.budget_number,
+        call.temperature,
+        settings.temperature_number,
+        call.mask,
+        start,
+        settings.largest,
+        settings.out_dtype,
+    )
+    return call.restore(drawn)

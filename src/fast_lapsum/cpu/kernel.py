@@ -86,13 +86,7 @@ def forward(
         numbers = (budget_number, temperature_number)
         per_row_tensors = (threshold, None, None, passes)
         made = (x[0] for x in records(head, flags, tensors, numbers, per_row_tensors))
-    over_limit = -1
-    for record in made:
-        limit = call("lapsum_forward", record)
-        if limit >= 0:
-            over_limit = limit if over_limit < 0 else min(limit, over_limit)
-    if over_limit >= 0 and budget is None:
-        raise budget_error(budget_number, over_limit)
+    check_limits([call("lapsum_forward", record) for record in made], budget, budget_number)
     return out, threshold
 
 
@@ -171,6 +165,12 @@ def call(name: str, record: bytes) -> int:
     if result == -2:
         raise MemoryError("the fast-lapsum kernel could not get the memory for its sample and band")
     return result
+
+
+def check_limits(limits: list[int], budget: Tensor | None, budget_number: float) -> None:
+    """Raise where a budget that came as a number is over what some row can spend."""
+    if budget is None and (over := [limit for limit in limits if limit >= 0]):
+        raise budget_error(budget_number, min(over))
 
 
 def as_double(values: Tensor | None) -> Tensor | None:

@@ -14,10 +14,11 @@
 //   write.hpp     from a threshold to mask and gradients
 //   log.hpp       log p and its gradients
 //   select.hpp    the selected scores' places and weights
+//   sample.hpp    a random selection
 //   lapsum.cpp    the exported functions
 
 #include "log.hpp"
-#include "select.hpp"
+#include "sample.hpp"
 
 #ifdef __linux__
 #include <sys/mman.h>
@@ -57,6 +58,12 @@ struct SelectCall {
     int64_t count, sorted;
     int64_t* indices;  // [outer, inner, count]
     char* values;      // the same: weights in out_dtype, or their gradient in grad_dtype
+};
+
+// A call for random masks: one uniform number in [0, 1) per row.
+struct SampleCall {
+    Call call;
+    const double* start;  // [outer, inner]
 };
 
 namespace {
@@ -151,6 +158,15 @@ void keep_threshold(const Call& call, const RowIndex& index, const Threshold& th
     pair[1] = T(threshold.lo);
 }
 
+// The least number of valid scores of a row whose budget is over it, or -1.
+int64_t least_of(const std::vector<int64_t>& over_limit) {
+    int64_t least = -1;
+    for (const int64_t limit : over_limit) {
+        if (limit >= 0) least = least < 0 ? limit : std::min(least, limit);
+    }
+    return least;
+}
+
 template <class T>
 int64_t forward(const Call& call) {
     ask_for_large_pages(call);
@@ -176,11 +192,7 @@ int64_t forward(const Call& call) {
         if (call.passes != nullptr) call.passes[index.flat] = row.passes;
         over_limit[size_t(index.flat)] = solution.over_limit;
     });
-    int64_t least = -1;
-    for (const int64_t limit : over_limit) {
-        if (limit >= 0) least = least < 0 ? limit : std::min(least, limit);
-    }
-    return least;
+    return least_of(over_limit);
 }
 
 template <class T>
@@ -242,6 +254,24 @@ void select_backward(const SelectCall& select_call) {
     });
 }
 
+template <class T>
+int64_t sample(const SampleCall& sample_call) {
+    const Call& call = sample_call.call;
+    ask_for_large_pages(call);
+    std::vector<int64_t> over_limit(static_cast<size_t>(call.outer * call.inner), -1);
+    each_row(call, [&](const RowIndex& index, int threads, Kin* kin) {
+        Row<T> row = make_row<T>(call, index, threads);
+        const double k = index.number(call.budget, call.budget_number);
+        const double t = index.number(call.temperature, call.temperature_number);
+        Solution solution = solve_row(row, k, t, kNaN, false, kin);
+        over_limit[size_t(index.flat)] = solution.over_limit;
+        if (k != std::floor(k)) solution.threshold = {};
+        write_sample(row, solution.threshold, k, t, sample_call.start[index.flat],
+                     index.strided(call.out, call.out_dtype));
+    });
+    return least_of(over_limit);
+}
+
 // The first band of a long row that has no kin, and whether it led to the threshold: what a study of
 // the sampler looks at. The steps are those of solve_by_guess.
 template <class T>
@@ -295,6 +325,13 @@ LAPSUM_EXPORT int64_t lapsum_select(const SelectCall* call) try {
 LAPSUM_EXPORT int64_t lapsum_select_backward(const SelectCall* call) try {
     call->call.dtype == kFloat64 ? select_backward<double>(*call) : select_backward<float>(*call);
     return -1;
+} catch (const std::bad_alloc&) {
+    return kOutOfMemory;
+}
+
+// Random masks of exactly k ones with the mask's probabilities. Returns what lapsum_forward does.
+LAPSUM_EXPORT int64_t lapsum_sample(const SampleCall* call) try {
+    return call->call.dtype == kFloat64 ? sample<double>(*call) : sample<float>(*call);
 } catch (const std::bad_alloc&) {
     return kOutOfMemory;
 }

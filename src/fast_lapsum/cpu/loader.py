@@ -54,7 +54,7 @@ def _load() -> tuple[ctypes.CDLL | None, str | None]:
     loaded.lapsum_instruction_set.restype = ctypes.c_char_p
     calls = (
         *("lapsum_forward", "lapsum_backward", "lapsum_sample_bands"),
-        *("lapsum_select", "lapsum_select_backward"),
+        *("lapsum_select", "lapsum_select_backward", "lapsum_sample"),
     )
     try:
         for name in ("lapsum_has_threads", "lapsum_call_size", *calls):

@@ -1,4 +1,4 @@
-"""Calls the compiled kernel for the selected scores: their places and weights, and the gradient."""
+"""Calls the compiled kernel for whole scores: places and weights of the selected, random masks."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from . import kernel
 
 #: What SelectCall of lapsum.cpp has after its Call: count, sorted, indices, values.
 _SELECTION = struct.Struct("=4q")
+#: What SampleCall has after its Call: the uniform numbers.
+_START = struct.Struct("=q")
 
 
 def select(
@@ -65,6 +67,32 @@ def select_backward(
         places = _selection(grad.shape[-1], False, indices, grad, first_row)
         kernel.call("lapsum_select_backward", record + places)
     return out, d_temperature
+
+
+def sample(
+    scores: Tensor,
+    budget: Tensor | None,
+    budget_number: float,
+    temperature: Tensor | None,
+    temperature_number: float,
+    mask: Tensor | None,
+    start: Tensor,
+    largest: bool,
+    out_dtype: torch.dtype,
+) -> Tensor:
+    """Random masks of exactly k ones. A budget given as a number must fit every row."""
+    out = torch.empty_like(scores, dtype=out_dtype)
+    start = start.to(torch.float64).contiguous()
+    head = (kernel.DTYPE[scores.dtype], kernel.DTYPE[out_dtype], 0)
+    per_row = (kernel.as_double(budget), kernel.as_double(temperature))
+    tensors = (scores, mask, *per_row, None, None, out)
+    flags, numbers = kernel.flags_of(scores, largest), (budget_number, temperature_number)
+    limits = []
+    for record, first_row in kernel.records(head, flags, tensors, numbers, (None,) * 4):
+        at = _START.pack(start.data_ptr() + first_row * start.element_size())
+        limits.append(kernel.call("lapsum_sample", record + at))
+    kernel.check_limits(limits, budget, budget_number)
+    return out
 
 
 def _selection(k: int, is_sorted: bool, indices: Tensor, values: Tensor, first_row: int) -> bytes:
