@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator
 
 import pytest
+import torch
 from hypothesis import HealthCheck, settings
 from torch import Tensor
 
@@ -53,3 +54,13 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     wanted = int(getattr(request, "param", 1))
     with num_threads(wanted):
         yield wanted
+
+
+@pytest.fixture
+def fresh_compiler() -> Iterator[None]:
+    """No graphs from other tests. The compiler warns about itself: it instantiates Functions."""
+    torch._dynamo.reset()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+    torch._dynamo.reset()

@@ -39,7 +39,7 @@ def test_kernel_out_of_passes(distribution: str, dtype: torch.dtype) -> None:
     passes = torch.empty(len(pairs), dtype=torch.int64)
     rows = row.expand(len(pairs), n)
     p, _ = kernel.forward(
-        rows, k, 0.0, t, 1.0, None, None, True, False, dtype, passes=passes, most_passes=0
+        rows, k, 0.0, t, 1.0, None, None, True, "mask", dtype, passes=passes, most_passes=0
     )
     assert_budget(p, k)
     assert passes.max() <= 4  # survey, sums relative to the neighbours, polish: no iteration

@@ -81,7 +81,7 @@ def _assert_threshold(case: Case, parts: tuple[float, ...], resolution: float, w
 
 def _operator_pair(case: Case, dtype: torch.dtype, backend: str) -> tuple[float, ...]:
     _, pair = torch.ops.fast_lapsum.soft_topk(
-        case.scores.to(dtype), None, case.k, None, case.t, None, None, True, False, dtype, backend
+        case.scores.to(dtype), None, case.k, None, case.t, None, None, True, "mask", dtype, backend
     )
     assert pair.dtype == compute_dtype(dtype)
     assert pair.shape == (2,)

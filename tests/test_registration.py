@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -19,66 +18,70 @@ from fast_lapsum.nn import SoftTopK
 MASK = torch.rand(3, 10, generator=generator(1)) < 0.8
 
 
-@pytest.fixture
-def fresh_compiler() -> Iterator[None]:
-    """No graphs from other tests. The compiler warns about itself: it instantiates Functions."""
-    torch._dynamo.reset()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-    torch._dynamo.reset()
-
-
 # torch.library
 
 
 def _forward_arguments() -> dict[str, tuple[object, ...]]:
     scores, rows = normal(3, 10, dtype=torch.float32), torch.tensor([2.0, 3.5, 0.0]).double()
-    numbers = (scores, None, 2.5, None, 0.5, None, None, True, False, torch.float32)
-    with_rows = (scores, rows, 0.0, rows + 0.1, 1.0, None, None, True, False, torch.float32)
+    numbers = (scores, None, 2.5, None, 0.5, None, None, True, "mask", torch.float32)
+    with_rows = (scores, rows, 0.0, rows + 0.1, 1.0, None, None, True, "mask", torch.float32)
     wide = scores.double()
     half = scores.bfloat16()
-    mask_and_start = (wide, rows, 0.0, None, 0.5, MASK, rows, False, False, torch.float64)
+    mask_and_start = (wide, rows, 0.0, None, 0.5, MASK, rows, False, "mask", torch.float64)
     return {
         "numbers": numbers,
         "rows": with_rows,
         "mask_and_warm_start": mask_and_start,
-        "hard": (scores, None, 2.0, None, 0.5, MASK, None, True, True, torch.float32),
-        "half": (half, None, 2.0, None, 0.5, None, None, True, False, torch.bfloat16),
-        "half_to_float": (half, None, 2.0, None, 0.5, None, None, True, False, torch.float32),
-        "float_to_double": (scores, None, 2.0, None, 0.5, None, None, True, False, torch.float64),
-        "one_row": (scores[0], rows[0], 0.0, rows[1], 1.0, None, None, True, False, torch.float32),
-        "transposed": (wide.mT, None, 1.5, None, 0.5, None, None, True, False, torch.float64),
+        "hard": (scores, None, 2.0, None, 0.5, MASK, None, True, "hard", torch.float32),
+        "half": (half, None, 2.0, None, 0.5, None, None, True, "mask", torch.bfloat16),
+        "half_to_float": (half, None, 2.0, None, 0.5, None, None, True, "mask", torch.float32),
+        "float_to_double": (scores, None, 2.0, None, 0.5, None, None, True, "mask", torch.float64),
+        "one_row": (scores[0], rows[0], 0.0, rows[1], 1.0, None, None, True, "mask", torch.float32),
+        "transposed": (wide.mT, None, 1.5, None, 0.5, None, None, True, "mask", torch.float64),
         "expanded": (
-            wide[:1].expand(4, 10), None, 1.5, None, 0.5, None, None, True, False, torch.float64,
+            wide[:1].expand(4, 10), None, 1.5, None, 0.5, None, None, True, "mask", torch.float64,
         ),
-        "stepped": (wide[:, ::2], None, 1.5, None, 0.5, None, None, True, False, torch.float64),
+        "stepped": (wide[:, ::2], None, 1.5, None, 0.5, None, None, True, "mask", torch.float64),
         "three_dims": (
-            normal(2, 3, 5).permute(2, 0, 1), None, 1.5, None, 0.0, None, None, True, False,
+            normal(2, 3, 5).permute(2, 0, 1), None, 1.5, None, 0.0, None, None, True, "mask",
             torch.float64,
         ),
-        "no_rows": (scores[:0], None, 2.0, None, 0.5, None, None, True, False, torch.float32),
-        "no_scores": (scores[:, :0], None, 0.0, None, 0.5, None, None, True, False, torch.float32),
+        "no_rows": (scores[:0], None, 2.0, None, 0.5, None, None, True, "mask", torch.float32),
+        "no_scores": (scores[:, :0], None, 0.0, None, 0.5, None, None, True, "mask", torch.float32),
     }  # fmt: skip
 
 
+OUTPUTS = ("mask", "hard", "log", "threshold")
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
 @pytest.mark.parametrize("case", _forward_arguments())
-def test_opcheck_of_the_forward_operator(backend: str, case: str) -> None:
+def test_opcheck_of_the_forward_operator(backend: str, case: str, output: str) -> None:
     arguments = _forward_arguments()[case]
-    opcheck(torch.ops.fast_lapsum.soft_topk.default, (*arguments, backend))
+    whole = case in ("half", "hard", "no_scores")  # a hard mask of another k is NaN
+    if output == "mask" or whole or (output != "hard" and case in ("numbers", "rows", "stepped")):
+        arguments = (*arguments[:8], output, arguments[9])
+        opcheck(torch.ops.fast_lapsum.soft_topk.default, (*arguments, backend))
 
 
+@pytest.mark.parametrize("output", OUTPUTS)
 @pytest.mark.parametrize("per_row", [False, True])
 @pytest.mark.parametrize("case", _forward_arguments())
-def test_opcheck_of_the_backward_operator(backend: str, case: str, per_row: bool) -> None:
+def test_opcheck_of_the_backward_operator(
+    backend: str, case: str, per_row: bool, output: str
+) -> None:
     arguments = _forward_arguments()[case]
     scores, _, _, temperature, number, mask, _, largest, _, out_dtype = arguments
     _, pair = torch.ops.fast_lapsum.soft_topk(*arguments, backend)
-    upstream = normal(*scores.shape, seed=4, dtype=out_dtype)  # type: ignore[attr-defined,arg-type]
-    for given in (upstream, upstream[..., :1].expand(upstream.shape)):
+    shape = scores.shape[:-1] if output == "threshold" else scores.shape  # type: ignore[attr-defined]
+    upstream = normal(*shape, seed=4, dtype=out_dtype)  # type: ignore[arg-type]
+    given = [upstream]
+    if output == "mask":
+        given.append(upstream[..., :1].expand(upstream.shape))
+    for grad in given:
         opcheck(
             torch.ops.fast_lapsum.soft_topk_backward.default,
-            (given, scores, temperature, number, mask, pair, largest, per_row),
+            (grad, scores, temperature, number, mask, pair, largest, output, per_row),
         )
 
 

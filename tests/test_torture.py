@@ -92,7 +92,7 @@ def _kernel_passes(batch: Batch, dtype: torch.dtype) -> int:
     passes = torch.zeros(len(batch.k), dtype=torch.int64)
     scores = batch.scores.to(dtype)
     kernel.forward(
-        scores, batch.k, 0.0, batch.temperature, 1.0, None, None, True, False, dtype, passes
+        scores, batch.k, 0.0, batch.temperature, 1.0, None, None, True, "mask", dtype, passes
     )
     return int(passes.max())
 

@@ -1,14 +1,8 @@
 """Exact-budget differentiable top-k: a soft mask whose mass is exactly k, at any scale."""
 
 from . import nn
-from .functional import (
-    hard_topk_mask,
-    lapsum,
-    log_soft_topk,
-    sample_topk,
-    soft_topk,
-    threshold,
-)
+from .functional import lapsum, log_soft_topk, soft_topk, threshold
+from .selection import hard_topk_mask, sample_topk, select_topk
 
 __version__ = "0.1.0"
 
@@ -18,6 +12,7 @@ __all__ = [
     "log_soft_topk",
     "nn",
     "sample_topk",
+    "select_topk",
     "soft_topk",
     "threshold",
 ]

@@ -62,6 +62,26 @@ def check_budget_number(k: float, count: int, hard: bool) -> None:
         raise ValueError(f"k must be a whole number for a hard mask of exactly k ones, got k={k}")
 
 
+def check_whole_number(k: object, dim: object) -> int:
+    """The one k of a selection, and the one dimension it is made along."""
+    if isinstance(dim, (tuple, list)):
+        raise TypeError(
+            "dim must be an int: an index along several dimensions at once would have no meaning; "
+            f"flatten them into one, got dim={dim}"
+        )
+    if isinstance(k, Tensor):
+        raise TypeError(
+            "k must be one whole number, the same for all rows, because the result has k places "
+            f"along dim, got a tensor of shape {tuple(k.shape)}"
+        )
+    number = check_number("k", k)
+    if isinstance(number, (int, torch.SymInt)):
+        return number
+    if number != int(number):
+        raise ValueError(f"k must be a whole number of scores to select, got k={number}")
+    return int(number)
+
+
 def check_temperature_number(temperature: float, dtype: torch.dtype) -> None:
     """0 <= temperature <= the highest one for scores of this dtype."""
     if not 0 <= temperature <= hottest(dtype):
@@ -124,10 +144,12 @@ def check_values(
     budget: Tensor | float,
     temperature: Tensor | float,
     mask: Tensor | None,
+    largest: bool,
     hard: bool,
 ) -> None:
     """``validate=True``: look at the numbers and raise for the first row that has no answer."""
-    valid = scores != -math.inf if mask is None else (scores != -math.inf) & mask
+    valid = scores != (-math.inf if largest else math.inf)
+    valid = valid if mask is None else valid & mask
     counts = valid.sum(-1)
     k = torch.as_tensor(budget, device=scores.device).expand(counts.shape)
     t = torch.as_tensor(temperature, device=scores.device).expand(counts.shape)

@@ -1,9 +1,10 @@
-"""The autograd functions: the fast one, and its counterparts for what it cannot do.
+"""The autograd functions: the fast ones, and their counterparts for what they cannot do.
 
-:class:`SoftTopK` and :class:`TensorSoftTopK` are the eager and compiled path, in the old style,
-whose bookkeeping is the cheapest: forward and backward are one operator call each. Under
-``torch.func`` transforms and forward-mode AD :class:`TransformableSoftTopK` takes their place.
-Derivatives of derivatives are those of ``_derivatives.py``.
+:class:`SoftTopK` and :class:`TensorSoftTopK` (mask, hard mask and log p) and :class:`Threshold` are
+the eager and compiled path, in the old style, whose bookkeeping is the cheapest: forward and
+backward are one operator call each. Under ``torch.func`` transforms and forward-mode AD
+:class:`TransformableSoftTopK` takes their place. Derivatives of derivatives are those of
+``_derivatives.py``.
 """
 
 from __future__ import annotations
@@ -16,16 +17,19 @@ from torch import Tensor
 from . import _ops
 from ._derivatives import (
     NO_GRADIENTS,
+    Gradients,
     Row,
     Settings,
-    log_mask,
     log_mask_jvp,
     log_mask_vjp,
     mask_jvp,
     mask_vjp,
     save_inputs,
+    threshold_offset,
+    threshold_vjp,
     transforms_active,
 )
+from .solvers.backend import compute_dtype
 
 _functorch_active = torch._C._are_functorch_transforms_active
 _dispatch_modes = torch._C._len_torch_dispatch_stack
@@ -42,7 +46,7 @@ def soft_topk(
     settings: Settings,
     with_threshold: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """Mask of the rows along the last dimension, differentiable, and threshold pairs if wanted."""
+    """What the settings ask for along the last dimension, differentiable; pairs if wanted."""
     if transforms_active():
         return TransformableSoftTopK.apply(  # type: ignore[no-any-return,no-untyped-call]
             scores, budget, temperature, mask, warm_start, *settings
@@ -55,22 +59,44 @@ def soft_topk(
     return TensorSoftTopK.apply(*inputs, settings, False), None  # type: ignore[no-untyped-call]
 
 
-def log_soft_topk(
+def threshold(
     scores: Tensor,
     budget: Tensor | None,
     temperature: Tensor | None,
     mask: Tensor | None,
-    threshold: Tensor,
+    warm_start: Tensor | None,
     settings: Settings,
 ) -> Tensor:
-    """log p for known threshold pairs, differentiable."""
-    inputs = (scores, budget, temperature, mask, threshold)
-    if transforms_active():
-        return TransformableLogSoftTopK.apply(*inputs, *settings)  # type: ignore[no-any-return,no-untyped-call]
-    return LogSoftTopK.apply(*inputs, settings)  # type: ignore[no-any-return,no-untyped-call]
+    """b of every row in the caller's sense, differentiable."""
+    if not transforms_active():
+        return Threshold.apply(  # type: ignore[no-any-return,no-untyped-call]
+            scores, budget, temperature, mask, warm_start, settings
+        )
+    _, pair = TransformableSoftTopK.apply(  # type: ignore[no-untyped-call]
+        *(None if x is None else x.detach() for x in (scores, budget, temperature)),
+        *(mask, warm_start),
+        *settings,
+    )
+    offset = threshold_offset(scores, budget, temperature, mask, pair, settings)
+    pair = torch.stack((pair[..., 0], offset), -1)
+    return threshold_value(pair, scores.dtype, temperature, settings)
 
 
-def _is_plain(*tensors: Tensor) -> bool:
+def threshold_value(
+    pair: Tensor, dtype: torch.dtype, temperature: Tensor | None, settings: Settings
+) -> Tensor:
+    """b in the caller's sense: hi + lo, or hi alone where lo is the share of a tied score."""
+    hi, lo = pair.unbind(-1)
+    tiny = torch.finfo(compute_dtype(dtype)).tiny
+    if temperature is not None:
+        b = torch.where(temperature.detach() < tiny, hi, hi + lo)
+    else:
+        is_hard = settings.temperature_number < tiny
+        b = hi.clone() if is_hard else hi + lo  # a hi of +inf stays what it is
+    return b if settings.largest else -b
+
+
+def is_plain(*tensors: Tensor) -> bool:
     """Nothing is watching the operators, so that a call need not go through the dispatcher."""
     if torch.compiler.is_compiling() or _dispatch_modes() or _functorch_active():
         return False
@@ -90,7 +116,7 @@ def _call_operator(
     warm_start: Tensor | None,
     settings: Settings,
 ) -> tuple[Tensor, Tensor]:
-    operator = _ops.soft_topk if _is_plain(scores) else torch.ops.fast_lapsum.soft_topk
+    operator = _ops.soft_topk if is_plain(scores) else torch.ops.fast_lapsum.soft_topk
     return operator(
         scores,
         budget,
@@ -100,7 +126,7 @@ def _call_operator(
         mask,
         warm_start,
         settings.largest,
-        settings.hard,
+        settings.output,
         settings.out_dtype,
         settings.solver,
     )
@@ -116,10 +142,11 @@ def _call_backward(
     settings: Settings,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     operator = _ops.soft_topk_backward
-    if not _is_plain(grad, scores):
+    if not is_plain(grad, scores):
         operator = torch.ops.fast_lapsum.soft_topk_backward
+        # One without memory, which forward mode makes.
         if not torch.compiler.is_compiling() and grad._is_zerotensor():
-            grad = torch.zeros_like(scores)  # one without memory, which forward mode makes
+            grad = torch.zeros(grad.shape, dtype=grad.dtype, device=scores.device)
     return operator(
         grad,
         scores,
@@ -128,8 +155,14 @@ def _call_backward(
         mask,
         threshold,
         settings.largest,
+        settings.output,
         budget is not None or temperature is not None,
     )
+
+
+def _vjp(row: Row, grad: Tensor, settings: Settings) -> Gradients:
+    """The gradients in torch operations, which have derivatives themselves."""
+    return (log_mask_vjp if settings.output == "log" else mask_vjp)(row, grad)
 
 
 class TensorSoftTopK(torch.autograd.Function):
@@ -163,7 +196,7 @@ class TensorSoftTopK(torch.autograd.Function):
         settings = ctx.settings
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             row = Row(scores, budget, temperature, mask, threshold, settings)
-            return (*row.for_inputs(mask_vjp(row, grad)), None, None, None, None)
+            return (*row.for_inputs(_vjp(row, grad, settings)), None, None, None, None)
         d_scores, d_budget, d_temperature = _call_backward(
             grad, scores, budget, temperature, mask, threshold, settings
         )
@@ -194,7 +227,7 @@ class SoftTopK(torch.autograd.Function):
         settings = ctx.settings
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             row = Row(scores, None, None, None, threshold, settings)
-            return row.for_inputs(mask_vjp(row, grad))[0], None
+            return row.for_inputs(_vjp(row, grad, settings))[0], None
         return _call_backward(grad, scores, None, None, None, threshold, settings)[0], None
 
 
@@ -222,7 +255,7 @@ class TransformableSoftTopK(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         row = Row.of(ctx)
-        return (*row.for_inputs(mask_vjp(row, grad)), None, None, *NO_GRADIENTS)
+        return (*row.for_inputs(_vjp(row, grad, ctx.settings)), None, None, *NO_GRADIENTS)
 
     @staticmethod
     def jvp(
@@ -232,12 +265,13 @@ class TransformableSoftTopK(torch.autograd.Function):
         d_temperature: Tensor | None,
         *_: None,
     ) -> tuple[Tensor, None]:
-        tangent = mask_jvp(Row.of(ctx), d_scores, d_budget, d_temperature)
+        jvp = log_mask_jvp if ctx.settings.output == "log" else mask_jvp
+        tangent = jvp(Row.of(ctx), d_scores, d_budget, d_temperature)
         return tangent.to(ctx.settings.out_dtype), None
 
 
-class LogSoftTopK(torch.autograd.Function):
-    """log p for a threshold that is known; its gradients need no p, which may have underflowed."""
+class Threshold(torch.autograd.Function):
+    """b of every row in the caller's sense; nothing of the scores' size is written."""
 
     @staticmethod
     def forward(
@@ -246,51 +280,29 @@ class LogSoftTopK(torch.autograd.Function):
         budget: Tensor | None,
         temperature: Tensor | None,
         mask: Tensor | None,
-        threshold: Tensor,
+        warm_start: Tensor | None,
         settings: Settings,
     ) -> Tensor:
-        ctx.save_for_backward(scores, budget, temperature, mask, threshold)
+        _, pair = _call_operator(scores, budget, temperature, mask, warm_start, settings)
+        ctx.save_for_backward(scores, budget, temperature, mask, pair)
         ctx.settings = settings
-        return log_mask(scores, budget, temperature, mask, threshold, settings)
+        return threshold_value(pair, scores.dtype, temperature, settings)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        row = Row.of(ctx)
-        return (*row.for_inputs(log_mask_vjp(row, grad)), None, None, None)
-
-
-class TransformableLogSoftTopK(torch.autograd.Function):
-    """The same for ``torch.func`` transforms and forward-mode AD."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(
-        scores: Tensor,
-        budget: Tensor | None,
-        temperature: Tensor | None,
-        mask: Tensor | None,
-        threshold: Tensor,
-        *fields: Any,
-    ) -> Tensor:
-        return log_mask(scores, budget, temperature, mask, threshold, Settings(*fields))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        save_inputs(ctx, inputs)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        row = Row.of(ctx)
-        return (*row.for_inputs(log_mask_vjp(row, grad)), None, None, *NO_GRADIENTS)
-
-    @staticmethod
-    def jvp(
-        ctx: Any,
-        d_scores: Tensor | None,
-        d_budget: Tensor | None,
-        d_temperature: Tensor | None,
-        *_: None,
-    ) -> Tensor:
-        tangent = log_mask_jvp(Row.of(ctx), d_scores, d_budget, d_temperature)
-        return tangent.to(ctx.settings.out_dtype)
+        scores, budget, temperature, mask, pair = ctx.saved_tensors
+        settings = ctx.settings
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            row = Row(scores, budget, temperature, mask, pair, settings)
+            return (*row.for_inputs(threshold_vjp(row, row.side * grad)), None, None, None)
+        d_scores, d_budget, d_temperature = _call_backward(
+            grad, scores, budget, temperature, mask, pair, settings
+        )
+        return (
+            d_scores,
+            None if budget is None else d_budget,
+            None if temperature is None else d_temperature,
+            None,
+            None,
+            None,
+        )

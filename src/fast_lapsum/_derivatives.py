@@ -30,7 +30,7 @@ class Settings(NamedTuple):
     budget_number: float
     temperature_number: float
     largest: bool
-    hard: bool
+    output: str
     out_dtype: torch.dtype
     solver: str
 
@@ -146,32 +146,6 @@ def mask_jvp(
     return row.settle(tangent)
 
 
-def log_mask(
-    scores: Tensor,
-    budget: Tensor | None,
-    temperature: Tensor | None,
-    mask: Tensor | None,
-    threshold: Tensor,
-    settings: Settings,
-) -> Tensor:
-    """log p, in the output's dtype."""
-    row = Row(scores, budget, temperature, mask, threshold, settings)
-    above = torch.log1p(-torch.exp(-row.u.clamp(min=0)) / 2)
-    soft = torch.where(row.u <= 0, row.u - math.log(2), above)
-    # A budget that the +inf scores use up leaves nothing, not the little that the threshold of
-    # such a row would give.
-    r = row.side * scores.to(row.u.dtype)
-    r = r if mask is None else r.masked_fill(~mask, -math.inf)
-    hi, share = threshold[..., :1].to(r.dtype), threshold[..., 1:].to(r.dtype)
-    k = torch.full_like(hi, settings.budget_number) if budget is None else budget[..., None]
-    used_up = k == (r == math.inf).sum(-1, keepdim=True)
-    soft = soft.masked_fill(used_up, -math.inf)
-    # What takes no part in the soft problem: left out, taken whole, or shared at t = 0.
-    settled = torch.where(r == hi, share, (r > hi).to(r.dtype)).masked_fill(r == -math.inf, 0.0)
-    log_p = torch.where(row.live, soft, settled.log())
-    return row.settle(log_p).to(settings.out_dtype)
-
-
 def log_mask_vjp(row: Row, grad: Tensor) -> Gradients:
     """Gradients of <grad, log p>; phi / p is 1 below the threshold, however small both are."""
     grad = row.only_live(grad)
@@ -209,6 +183,16 @@ def log_mask_jvp(
         spread = row.u - row.mean(row.u)
         tangent = tangent - ratio / row.t * spread * d_temperature[..., None]
     return row.settle(torch.where(row.live, tangent, 0.0))
+
+
+def threshold_vjp(row: Row, grad: Tensor) -> Gradients:
+    """Gradients of <grad, lo>, one number per row; hi is a constant beside it."""
+    grad = grad[..., None].to(row.u.dtype)
+    return (
+        row.settle(row.side * grad * row.q),
+        row.settle_rows(-grad * row.t * row.inverse_density),
+        row.settle_rows(-grad * row.mean(row.u)),
+    )
 
 
 def threshold_offset(
@@ -252,7 +236,8 @@ class ThresholdOffset(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return (*_threshold_vjp(ctx, grad), None, None, None)
+        row = Row.of(ctx)
+        return (*row.for_inputs(threshold_vjp(row, grad)), None, None, None)
 
 
 class TransformableThresholdOffset(torch.autograd.Function):
@@ -277,7 +262,8 @@ class TransformableThresholdOffset(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return (*_threshold_vjp(ctx, grad), None, None, *NO_GRADIENTS)
+        row = Row.of(ctx)
+        return (*row.for_inputs(threshold_vjp(row, grad)), None, None, *NO_GRADIENTS)
 
     @staticmethod
     def jvp(
@@ -296,17 +282,6 @@ class TransformableThresholdOffset(torch.autograd.Function):
         if d_temperature is not None:
             tangent = tangent - row.mean(row.u) * d_temperature[..., None]
         return row.settle_rows(tangent).to(row.dtypes[3])
-
-
-def _threshold_vjp(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    row = Row.of(ctx)
-    grad = grad[..., None].to(row.u.dtype)
-    gradients = (
-        row.settle(row.side * grad * row.q),
-        row.settle_rows(-grad * row.t * row.inverse_density),
-        row.settle_rows(-grad * row.mean(row.u)),
-    )
-    return row.for_inputs(gradients)
 
 
 def save_inputs(ctx: Any, inputs: tuple[Any, ...]) -> None:

@@ -1,7 +1,12 @@
-"""The two operators as PyTorch sees them: schemas, shapes for tracing, and the choice of backend.
+"""The operators of the mask as PyTorch sees them: schemas, shapes for tracing, choice of backend.
 
 Rows lie along the last dimension of ``scores``, whatever its strides. Budget and temperature come
 either as a tensor with one value per row or as a number, so that a plain call builds no tensor.
+
+``output`` says what a call writes beside the threshold pairs: "mask", "hard" (the mask of exactly k
+ones), "log" (the mask's logarithm), or "threshold", which writes nothing: the first result is empty
+then. A gradient is that of the mask (of "hard", too), of its logarithm, or of the threshold, whose
+``grad`` has one number per row.
 """
 
 from __future__ import annotations
@@ -14,6 +19,7 @@ from torch import Tensor
 from .backends.triton import loader
 from .cpu import kernel
 from .solvers import backend as plain
+from .solvers import gradients as plain_gradients
 from .solvers.backend import compute_dtype
 
 gpu: Any = loader.backend()
@@ -24,13 +30,13 @@ Dims = tuple[int | None, ...]
 torch.library.define(
     f"{NAMESPACE}::soft_topk",
     "(Tensor scores, Tensor? budget, float budget_number, Tensor? temperature,"
-    " float temperature_number, Tensor? mask, Tensor? warm_start, bool largest, bool hard,"
+    " float temperature_number, Tensor? mask, Tensor? warm_start, bool largest, str output,"
     " ScalarType out_dtype, str solver) -> (Tensor, Tensor)",
 )
 torch.library.define(
     f"{NAMESPACE}::soft_topk_backward",
     "(Tensor grad, Tensor scores, Tensor? temperature, float temperature_number, Tensor? mask,"
-    " Tensor threshold, bool largest, bool per_row) -> (Tensor, Tensor, Tensor)",
+    " Tensor threshold, bool largest, str output, bool per_row) -> (Tensor, Tensor, Tensor)",
 )
 
 
@@ -43,11 +49,11 @@ def soft_topk(
     mask: Tensor | None,
     warm_start: Tensor | None,
     largest: bool,
-    hard: bool,
+    output: str,
     out_dtype: torch.dtype,
     solver: str,
 ) -> tuple[Tensor, Tensor]:
-    """Mask in ``out_dtype`` and threshold pairs [..., 2], on the fastest backend there is."""
+    """The output in ``out_dtype`` and threshold pairs [..., 2], on the fastest backend there is."""
     if solver == "auto":
         if kernel.supports(scores):
             return kernel.forward(
@@ -59,11 +65,11 @@ def soft_topk(
                 mask,
                 warm_start,
                 largest,
-                hard,
+                output,
                 out_dtype,
             )
         if gpu is not None and gpu.supports(scores):
-            return gpu.forward(  # type: ignore[no-any-return]
+            out, threshold = gpu.forward(
                 scores,
                 budget,
                 budget_number,
@@ -72,20 +78,29 @@ def soft_topk(
                 mask,
                 warm_start,
                 largest,
-                hard,
+                output == "hard",
                 out_dtype,
             )
+            if output == "threshold":
+                out = scores.new_empty((0,), dtype=out_dtype)
+            elif output == "log":
+                budgets = per_row_values(budget, budget_number, scores)
+                temperatures = per_row_values(temperature, temperature_number, scores)
+                out = plain.log_mask(
+                    scores, budgets, temperatures, mask, threshold, largest, out_dtype
+                )
+            return out, threshold
         solver = "two_exponential"
     if budget is None and scores.is_cpu:  # elsewhere looking would wait for the device
         plain.check_budget_fits(scores, mask, largest, budget_number)
     return plain.forward(
         scores,
-        _per_row(budget, budget_number, scores),
-        _per_row(temperature, temperature_number, scores),
+        per_row_values(budget, budget_number, scores),
+        per_row_values(temperature, temperature_number, scores),
         mask,
         warm_start,
         largest,
-        hard,
+        output,
         out_dtype,
         solver,
     )
@@ -99,19 +114,21 @@ def soft_topk_backward(
     mask: Tensor | None,
     threshold: Tensor,
     largest: bool,
+    output: str,
     per_row: bool,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Gradients for scores (in their dtype), and with ``per_row`` for budget and temperature."""
     if kernel.supports(scores) and kernel.supports(grad):
         return kernel.backward(
-            grad, scores, temperature, temperature_number, mask, threshold, largest, per_row
+            grad, scores, temperature, temperature_number, mask, threshold, largest, output, per_row
         )
-    if gpu is not None and gpu.supports(scores) and gpu.supports(grad):
+    of_mask = output in ("mask", "hard")
+    if of_mask and gpu is not None and gpu.supports(scores) and gpu.supports(grad):
         return gpu.backward(  # type: ignore[no-any-return]
             grad, scores, temperature, temperature_number, mask, threshold, largest, per_row
         )
-    temperatures = _per_row(temperature, temperature_number, scores)
-    grads = plain.backward(grad, scores, temperatures, mask, threshold, largest)
+    temperatures = per_row_values(temperature, temperature_number, scores)
+    grads = plain_gradients.backward(grad, scores, temperatures, mask, threshold, largest, output)
     return grads if per_row else (grads[0], None, None)
 
 
@@ -138,11 +155,13 @@ def _(
     mask: Tensor | None,
     warm_start: Tensor | None,
     largest: bool,
-    hard: bool,
+    output: str,
     out_dtype: torch.dtype,
     solver: str,
 ) -> tuple[Tensor, Tensor]:
     threshold = scores.new_empty((*scores.shape[:-1], 2), dtype=compute_dtype(scores.dtype))
+    if output == "threshold":
+        return scores.new_empty((0,), dtype=out_dtype), threshold
     return torch.empty_like(scores, dtype=out_dtype), threshold
 
 
@@ -155,6 +174,7 @@ def _(
     mask: Tensor | None,
     threshold: Tensor,
     largest: bool,
+    output: str,
     per_row: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     if not per_row:
@@ -173,33 +193,34 @@ def _no_rows(scores: Tensor) -> tuple[Tensor, Tensor]:
     return nothing, nothing.clone()
 
 
-def _per_row(values: Tensor | None, number: float, scores: Tensor) -> Tensor:
+def per_row_values(values: Tensor | None, number: float, scores: Tensor) -> Tensor:
+    """One value per row, whichever way it was given."""
     if values is not None:
         return values
     return scores.new_full(scores.shape[:-1], number, dtype=row_dtype(scores))
 
 
 def _vmap_soft_topk(info: Any, in_dims: Dims, *args: Any) -> tuple[Any, Any]:
-    scores, budget, temperature, mask, warm_start = _batch_first(
+    scores, budget, temperature, mask, warm_start = batch_first(
         info.batch_size, in_dims, args, (0, 1, 3, 5, 6)
     )
     out = torch.ops.fast_lapsum.soft_topk(
         scores, budget, args[2], temperature, args[4], mask, warm_start, *args[7:]
     )
-    return out, (0, 0)
+    return out, (None if args[8] == "threshold" else 0, 0)
 
 
 def _vmap_soft_topk_backward(info: Any, in_dims: Dims, *args: Any) -> tuple[Any, Any]:
-    grad, scores, temperature, mask, threshold = _batch_first(
+    grad, scores, temperature, mask, threshold = batch_first(
         info.batch_size, in_dims, args, (0, 1, 2, 4, 5)
     )
     out = torch.ops.fast_lapsum.soft_topk_backward(
-        grad, scores, temperature, args[3], mask, threshold, args[6], args[7]
+        grad, scores, temperature, args[3], mask, threshold, *args[6:]
     )
-    return out, (0, 0, 0) if args[7] else (0, None, None)
+    return out, (0, 0, 0) if args[8] else (0, None, None)
 
 
-def _batch_first(
+def batch_first(
     batch_size: int, in_dims: Dims, args: tuple[Any, ...], which: tuple[int, ...]
 ) -> list[Any]:
     """The tensor arguments with the mapped dimension first, as one more dimension of rows."""

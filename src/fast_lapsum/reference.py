@@ -165,6 +165,105 @@ def vjp_row(
     return d_scores, float(mean_grad), float(d_temperature)
 
 
+def log_mask_row(scores: Tensor, threshold: Threshold, budget: float, temperature: float) -> Tensor:
+    """log p of one row, in float64; p itself may have underflowed."""
+    if math.isnan(threshold.hi) or threshold.is_hard:
+        return mask_row(scores, threshold, temperature).log()
+    if budget == int((scores == math.inf).sum()):  # nothing is left for finite scores
+        return (scores == math.inf).double().log()
+    u = distances(scores, threshold, temperature)
+    return torch.where(u > 0, torch.log1p(-torch.exp(-u.abs()) / 2), u - math.log(2))
+
+
+def log_vjp_row(
+    grad: Tensor, scores: Tensor, threshold: Threshold, temperature: float
+) -> tuple[Tensor, float, float]:
+    """Gradients of <grad, log p> for scores, budget and temperature, in float64."""
+    grad = grad.double()
+    if math.isnan(threshold.hi):
+        return torch.full_like(grad, math.nan), math.nan, math.nan
+    u = distances(scores, threshold, temperature) if not threshold.is_hard else scores.double()
+    live = u.isfinite() & (not threshold.is_hard)
+    if not live.any():
+        return torch.zeros_like(grad), 0.0, 0.0
+    q = torch.softmax(-u.abs(), dim=0)
+    grad, u = torch.where(live, grad, 0.0), torch.where(live, u, 0.0)
+    half = torch.exp(-u.clamp(min=0)) / 2  # above the threshold p = 1 - half and phi = half
+    weighted = grad * torch.where(u > 0, half / (1 - half), 1.0)  # grad phi / p
+    d_scores = torch.where(live, (weighted - q * weighted.sum()) / temperature, 0.0)
+    d_budget = (torch.where(u > 0, grad / (1 - half), 0.0) * q).sum()
+    # Below it q / p is 1 / sum(phi).
+    d_budget += torch.where(u > 0, 0.0, grad).sum() * _inverse_density(u, live)
+    d_temperature = -((weighted * u).sum() - weighted.sum() * (q * u).sum()) / temperature
+    return d_scores, float(d_budget), float(d_temperature)
+
+
+def threshold_vjp_row(
+    grad: float, scores: Tensor, threshold: Threshold, temperature: float
+) -> tuple[Tensor, float, float]:
+    """Gradients of grad * b for scores, budget and temperature, in float64."""
+    if math.isnan(threshold.hi):
+        return torch.full_like(scores, math.nan, dtype=torch.float64), math.nan, math.nan
+    u = distances(scores, threshold, temperature) if not threshold.is_hard else scores.double()
+    live = u.isfinite() & (not threshold.is_hard)
+    if not live.any():
+        return torch.zeros_like(u), 0.0, 0.0
+    q = torch.softmax(torch.where(live, -u.abs(), -math.inf), dim=0)
+    u = torch.where(live, u, 0.0)
+    d_budget = -grad * temperature * _inverse_density(u, live)
+    return grad * q, d_budget, -grad * float((q * u).sum())
+
+
+def _inverse_density(u: Tensor, live: Tensor) -> float:
+    """1 / sum(phi), finite: where it would overflow it is only ever multiplied with zero."""
+    log_density = float(torch.logsumexp(torch.where(live, -u.abs(), -math.inf), 0)) - math.log(2)
+    return math.exp(min(-log_density, math.log(torch.finfo(torch.float64).max) - 10))
+
+
+def select_row(
+    scores: Tensor, count: int, temperature: float, is_sorted: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Places of the ``count`` largest scores, the earliest of ties, and the soft mask's p there.
+
+    A row of fewer valid scores gives all of them, then -1 with weight 0; without an answer it has
+    -1 with weight NaN.
+    """
+    valid = int((scores != -math.inf).sum())
+    budget = min(count, valid)
+    threshold = solve_row(scores, budget, temperature)
+    indices, weights = torch.full((count,), -1), torch.zeros(count, dtype=torch.float64)
+    if math.isnan(threshold.hi):
+        return indices, weights.fill_(math.nan)
+    places = scores.double().sort(descending=True, stable=True).indices[:budget]
+    places = places if is_sorted else places.sort().values
+    indices[:budget] = places
+    weights[:budget] = mask_row(scores, threshold, temperature)[places]
+    return indices, weights
+
+
+def hard_row(scores: Tensor, budget: float) -> Tensor:
+    """Exactly k ones at the largest scores, the earliest of ties; NaN without an answer."""
+    mask = torch.zeros_like(scores, dtype=torch.float64)
+    if math.isnan(solve_row(scores, budget, 0.0).hi) or budget != int(budget):
+        return mask.fill_(math.nan)
+    mask[select_row(scores, int(budget), 0.0)[0]] = 1.0
+    return mask
+
+
+def sample_row(scores: Tensor, budget: float, temperature: float, start: float) -> Tensor:
+    """Systematic sampling: score i is taken where the running sum of p passes one of start + j.
+
+    j = 0, 1, ..., k - 1 and 0 <= start < 1, so that exactly k are taken, each with probability p_i.
+    """
+    p = mask_row(scores, solve_row(scores, budget, temperature), temperature)
+    if p.isnan().any() or budget != int(budget):
+        return torch.full_like(p, math.nan)
+    sums = p.cumsum(0)
+    passed = (sums.floor() + (sums % 1 > start)).clamp(0, budget)  # how many of start + j are below
+    passed[p.flip(0).cumsum(0).flip(0) == p] = budget  # from the last p > 0 on, however sums round
+    return torch.diff(passed, prepend=torch.zeros(1, dtype=torch.float64))
+
+
 def soft_topk(scores: Tensor, k: Tensor | float, temperature: Tensor | float) -> Tensor:
     """The mask of every row along the last dimension, in float64; k and temperature per row.
 

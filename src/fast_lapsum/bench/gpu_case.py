@@ -148,14 +148,14 @@ def _forward_backward_call(
 # Operators, because autograd's own threads and streams would hinder a capture.
 def _forward(scores: Tensor, k: float, temperature: float) -> tuple[Tensor, Tensor]:
     mask, threshold = torch.ops.fast_lapsum.soft_topk(
-        scores, None, k, None, temperature, None, None, True, False, scores.dtype, "auto"
+        scores, None, k, None, temperature, None, None, True, "mask", scores.dtype, "auto"
     )
     return mask, threshold
 
 
 def _backward(scores: Tensor, weights: Tensor, temperature: float, threshold: Tensor) -> Tensor:
     gradient: Tensor = torch.ops.fast_lapsum.soft_topk_backward(
-        weights, scores, None, temperature, None, threshold, True, False
+        weights, scores, None, temperature, None, threshold, True, "mask", False
     )[0]
     return gradient
 

@@ -43,11 +43,14 @@ def _in(folder: str, *names: str) -> Globs:
 OPERATOR = Needs(
     (
         "functional.py",
+        "selection.py",
         "_arguments.py",
         "_autograd.py",
+        "_call.py",
         "_derivatives.py",
         "_layout.py",
         "_ops.py",
+        "_selection_*.py",
         "solvers/*.py",
     ),
     cpu=("cpu/*.py", "cpu/*.?pp"),

@@ -13,9 +13,11 @@ from .._layout import groups
 from ..solvers.backend import budget_error, compute_dtype
 from . import loader
 
-_DTYPE = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3}
+DTYPE = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3}
 #: struct Call of lapsum.cpp: 10 integers, 7 tensors (pointer and 3 strides), 2 numbers, 4 pointers.
 _CALL = struct.Struct("=10q28q2d4q")
+#: enum Output of lapsum.cpp.
+_OUTPUT = {"mask": 0, "hard": 1, "log": 2, "threshold": 3}
 _NO_TENSOR = (0, 0, 0, 0)
 _NO_TENSORS = 5 * _NO_TENSOR
 #: kParallelScores of rows.hpp.
@@ -35,7 +37,7 @@ if _library is not None and _library.lapsum_call_size() != _CALL.size:
 
 def supports(tensor: Tensor) -> bool:
     """Whether the kernel is there and can read this tensor."""
-    return _library is not None and tensor.is_cpu and tensor.dtype in _DTYPE
+    return _library is not None and tensor.is_cpu and tensor.dtype in DTYPE
 
 
 def forward(
@@ -47,45 +49,44 @@ def forward(
     mask: Tensor | None,
     warm_start: Tensor | None,
     largest: bool,
-    hard: bool,
+    output: str,
     out_dtype: torch.dtype,
     passes: Tensor | None = None,
     most_passes: int = MAX_PASSES,
 ) -> tuple[Tensor, Tensor]:
-    """Mask and threshold pairs. A budget given as a number must fit every row.
+    """What ``output`` says, and threshold pairs. A budget given as a number must fit every row.
 
     ``passes`` (int64, one per row) receives how often each row was read; ``most_passes`` limits the
     iteration before the last resort, a sort.
     """
     assert _library is not None
     shape, dtype = scores.shape, scores.dtype
-    if out_dtype is dtype and dtype.itemsize > 2:  # two short ways to the same tensors
+    if output == "threshold":
+        out = scores.new_empty((0,), dtype=out_dtype)
+        threshold = scores.new_empty((*shape[:-1], 2), dtype=compute_dtype(dtype))
+    elif out_dtype is dtype and dtype.itemsize > 2:  # two short ways to the same tensors
         out, threshold = torch.empty_like(scores), scores.new_empty((*shape[:-1], 2))
     else:
         out = torch.empty_like(scores, dtype=out_dtype)
         threshold = scores.new_empty((*shape[:-1], 2), dtype=compute_dtype(dtype))
-    head = (_DTYPE[dtype], _DTYPE[out_dtype], 0)
-    flags = (largest, hard, _threads(scores), most_passes)
-    records: Iterable[bytes]
+    head = (DTYPE[dtype], DTYPE[out_dtype], 0)
+    flags = flags_of(scores, largest, output, most_passes)
+    made: Iterable[bytes]
     if budget is temperature is mask is warm_start is passes is None and scores.is_contiguous():
         n = shape[-1]
         row_count = 1 if len(shape) == 1 else math.prod(shape[:-1])
         at = (scores.data_ptr(), n, 0, 1)
-        to = (out.data_ptr(), n, 0, 1)
+        to = _NO_TENSOR if output == "threshold" else (out.data_ptr(), n, 0, 1)
         pointers = (budget_number, temperature_number, threshold.data_ptr(), 0, 0, 0)
-        records = (_CALL.pack(*head, row_count, 1, n, *flags, *at, *_NO_TENSORS, *to, *pointers),)
+        made = (_CALL.pack(*head, row_count, 1, n, *flags, *at, *_NO_TENSORS, *to, *pointers),)
     else:
-        budget, temperature, warm_start = map(_as_double, (budget, temperature, warm_start))
-        tensors = (scores, mask, budget, temperature, warm_start, None, out)
+        budget, temperature, warm_start = map(as_double, (budget, temperature, warm_start))
+        written = None if output == "threshold" else out
+        tensors = (scores, mask, budget, temperature, warm_start, None, written)
         numbers = (budget_number, temperature_number)
-        records = _records(head, flags, tensors, numbers, (threshold, None, None, passes))
-    over_limit = -1
-    for record in records:
-        limit = _checked(_library.lapsum_forward(record))
-        if limit >= 0:
-            over_limit = limit if over_limit < 0 else min(limit, over_limit)
-    if over_limit >= 0 and budget is None:
-        raise budget_error(budget_number, over_limit)
+        per_row_tensors = (threshold, None, None, passes)
+        made = (x[0] for x in records(head, flags, tensors, numbers, per_row_tensors))
+    check_limits([call("lapsum_forward", record) for record in made], budget, budget_number)
     return out, threshold
 
 
@@ -97,33 +98,39 @@ def backward(
     mask: Tensor | None,
     threshold: Tensor,
     largest: bool,
+    output: str,
     per_row: bool,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Gradients for scores, and with ``per_row`` for budget and temperature."""
+    """Gradients of ``output`` for scores, and with ``per_row`` for budget and temperature.
+
+    ``grad`` has the shape of scores, without the last dimension for the gradient of the threshold.
+    """
     assert _library is not None
     out = torch.empty_like(scores)
     threshold = threshold.contiguous()
     d_budget = torch.empty(scores.shape[:-1], dtype=torch.float64) if per_row else None
     d_temperature = torch.empty(scores.shape[:-1], dtype=torch.float64) if per_row else None
-    dtype = _DTYPE[scores.dtype]
-    head = (dtype, dtype, _DTYPE[grad.dtype])
-    flags = (largest, False, _threads(scores), MAX_PASSES)
-    records: Iterable[bytes]
+    dtype = DTYPE[scores.dtype]
+    head = (dtype, dtype, DTYPE[grad.dtype])
+    flags = flags_of(scores, largest, output)
+    made: Iterable[bytes]
     is_contiguous = scores.is_contiguous() and grad.is_contiguous()
     if temperature is mask is d_budget is None and is_contiguous:
         shape = scores.shape
         n = shape[-1]
         row_count = 1 if len(shape) == 1 else math.prod(shape[:-1])
         at = (scores.data_ptr(), n, 0, 1, *_NO_TENSORS[4:])
-        to = (grad.data_ptr(), n, 0, 1, out.data_ptr(), n, 0, 1)
+        of_grad = (1, 0, 0) if output == "threshold" else (n, 0, 1)
+        to = (grad.data_ptr(), *of_grad, out.data_ptr(), n, 0, 1)
         pointers = (0.0, temperature_number, threshold.data_ptr(), 0, 0, 0)
-        records = (_CALL.pack(*head, row_count, 1, n, *flags, *at, *to, *pointers),)
+        made = (_CALL.pack(*head, row_count, 1, n, *flags, *at, *to, *pointers),)
     else:
-        tensors = (scores, mask, None, _as_double(temperature), None, grad, out)
+        tensors = (scores, mask, None, as_double(temperature), None, grad, out)
         per_row_tensors = (threshold, d_budget, d_temperature, None)
-        records = _records(head, flags, tensors, (0.0, temperature_number), per_row_tensors)
-    for record in records:
-        _checked(_library.lapsum_backward(record))
+        numbers = (0.0, temperature_number)
+        made = (x[0] for x in records(head, flags, tensors, numbers, per_row_tensors))
+    for record in made:
+        call("lapsum_backward", record)
     return out, d_budget, d_temperature
 
 
@@ -143,39 +150,53 @@ def sample_bands(scores: Tensor, k: float, temperature: float) -> tuple[Tensor, 
     scores = scores.contiguous()
     bands = scores.new_empty((rows, 2), dtype=compute_dtype(scores.dtype))
     held = torch.empty(rows, dtype=torch.int64)
-    dtype = _DTYPE[scores.dtype]
-    head = (dtype, dtype, dtype, rows, 1, n, True, False, _threads(scores), MAX_PASSES)
+    dtype = DTYPE[scores.dtype]
+    head = (dtype, dtype, dtype, rows, 1, n, *flags_of(scores, True))
     at = (scores.data_ptr(), n, 0, 1, *_NO_TENSORS, *_NO_TENSOR)
     pointers = (bands.data_ptr(), 0, 0, held.data_ptr())
-    _checked(_library.lapsum_sample_bands(_CALL.pack(*head, *at, k, temperature, *pointers)))
+    call("lapsum_sample_bands", _CALL.pack(*head, *at, k, temperature, *pointers))
     return bands, held.bool()
 
 
-def _checked(result: int) -> int:
-    """What the kernel returned, unless it ran out of memory (kOutOfMemory of lapsum.cpp)."""
+def call(name: str, record: bytes) -> int:
+    """What a function of the kernel returns, unless it ran out of memory (kOutOfMemory)."""
+    assert _library is not None
+    result = int(getattr(_library, name)(record))
     if result == -2:
         raise MemoryError("the fast-lapsum kernel could not get the memory for its sample and band")
     return result
 
 
-def _as_double(values: Tensor | None) -> Tensor | None:
+def check_limits(limits: list[int], budget: Tensor | None, budget_number: float) -> None:
+    """Raise where a budget that came as a number is over what some row can spend."""
+    if budget is None and (over := [limit for limit in limits if limit >= 0]):
+        raise budget_error(budget_number, min(over))
+
+
+def as_double(values: Tensor | None) -> Tensor | None:
     """Per-row values as the kernel reads them; the public functions pass nothing else."""
     return None if values is None else values.to(torch.float64)
 
 
-def _threads(scores: Tensor) -> int:
-    """torch's number of threads, or one where a second would cost more than it gives."""
-    return torch.get_num_threads() if scores.numel() >= _PARALLEL_SCORES else 1
+def flags_of(
+    scores: Tensor, largest: bool, output: str = "mask", most_passes: int = MAX_PASSES
+) -> tuple[int, int, int, int]:
+    """The flags of a call record. One thread where a second would cost more than it gives."""
+    threads = torch.get_num_threads() if scores.numel() >= _PARALLEL_SCORES else 1
+    return largest, _OUTPUT[output], threads, most_passes
 
 
-def _records(
+def records(
     head: tuple[int, int, int],
-    flags: tuple[bool, bool, int, int],
+    flags: tuple[int, int, int, int],
     tensors: tuple[Tensor | None, ...],
     numbers: tuple[float, float],
     per_row: tuple[Tensor | None, ...],
-) -> Iterator[bytes]:
-    """One call record per group of rows that two strides describe; nearly always just one."""
+) -> Iterator[tuple[bytes, int]]:
+    """One call record per group of rows that two strides describe, and its first row's number.
+
+    Nearly always it is just one.
+    """
     scores = tensors[0]
     assert scores is not None
     shape = scores.shape
@@ -191,4 +212,5 @@ def _records(
             0 if x is None else x.data_ptr() + first_row * x.element_size() * (2 if i == 0 else 1)
             for i, x in enumerate(per_row)
         ]
-        yield _CALL.pack(*head, outer, inner, shape[-1], *flags, *fields, *numbers, *pointers)
+        record = _CALL.pack(*head, outer, inner, shape[-1], *flags, *fields, *numbers, *pointers)
+        yield record, first_row

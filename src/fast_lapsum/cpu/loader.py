@@ -52,7 +52,10 @@ def _load() -> tuple[ctypes.CDLL | None, str | None]:
     except OSError as error:
         return None, f"the C++ kernel could not be loaded: {error}"
     loaded.lapsum_instruction_set.restype = ctypes.c_char_p
-    calls = ("lapsum_forward", "lapsum_backward", "lapsum_sample_bands")
+    calls = (
+        *("lapsum_forward", "lapsum_backward", "lapsum_sample_bands"),
+        *("lapsum_select", "lapsum_select_backward", "lapsum_sample"),
+    )
     try:
         for name in ("lapsum_has_threads", "lapsum_call_size", *calls):
             getattr(loaded, name).restype = ctypes.c_int64

@@ -1,8 +1,8 @@
-// From a threshold to the mask, the hard mask and the gradients.
+// From a threshold to the mask, the hard mask, and the gradients of the mask and the threshold.
 
 #pragma once
 
-#include "solve.hpp"
+#include "density.hpp"
 
 namespace {
 
@@ -79,9 +79,72 @@ struct RowGradient {
     double budget = 0, temperature = 0;
 };
 
+// The gradient of <g, p>: phi / t (g - <g, q>) for scores. sums_at(scale) gives its sums, and
+// write(scale, factor, mean) writes it with factor = 1 / (2 t) and mean = <g, q>.
+template <class T, class SumsAt, class Write>
+RowGradient gradient_of_mask(Row<T>& row, const Threshold& threshold, double t, const Strided& out,
+                             SumsAt sums_at, Write write) {
+    if (std::isnan(threshold.hi)) {
+        fill(row, out, std::numeric_limits<T>::quiet_NaN());
+        return {kNaN, kNaN};
+    }
+    if (threshold.is_hard || row.n == 0) {
+        fill(row, out, T(0));
+        return {};
+    }
+    const Scale<T> scale(threshold.hi, threshold.lo, t);
+    GradientSums sums = sums_at(scale);
+    double shift = 0;  // e is e^shift times what it would be
+    if (!(sums.e >= kDensity)) {
+        const Sides sides = sides_of(row, threshold, t);
+        shift = sides.shift;
+        if (!(shift < kInfinity)) {  // no score takes part
+            fill(row, out, T(0));
+            return {};
+        }
+        const bool with_distance = std::exp(-shift) > 0;  // no phi, no use for it
+        sums = sums_by_sides<T>(sides, t, with_distance, sums_at);
+    }
+    const double mean = sums.ge / sums.e, mean_v = sums.ue / sums.e;
+    RowGradient out_row;
+    out_row.budget = mean;
+    out_row.temperature = -0.5 * std::exp(-shift) * kLn2 * (sums.gue - mean_v * sums.ge) / t;
+    const double sign = row.largest ? 1 : -1;
+    write(scale, T(sign * 0.5 / t), T(mean));
+    return out_row;
+}
+
 template <class T>
 RowGradient write_gradient(Row<T>& row, const Strided& grad, const Threshold& threshold, double t,
                            const Strided& out) {
+    const auto sums_at = [&](const Scale<T>& at) {
+        return row.template reduce<GradientSums>([&](int64_t first, const T* r, int64_t n) {
+            alignas(64) T buffer[kChunk];
+            return gradient_sums_chunk(r, read_chunk(grad, first, n, buffer), n, at);
+        });
+    };
+    const auto write = [&](const Scale<T>& scale, T factor, T mean) {
+        row.each_block([&](int64_t, int64_t first, int64_t count) {
+            alignas(64) T scores[kChunk];
+            alignas(64) T grads[kChunk];
+            alignas(64) T values[kChunk];
+            for (int64_t at = first; at < first + count; at += kChunk) {
+                const int64_t n = std::min(kChunk, first + count - at);
+                T* target = write_target(out, at, values);
+                gradient_chunk(row.read(at, n, scores), read_chunk(grad, at, n, grads), n, scale,
+                               factor, mean, target);
+                write_chunk(out, at, n, target);
+            }
+        });
+    };
+    return gradient_of_mask(row, threshold, t, out, sums_at, write);
+}
+
+// The gradient of g b: g q for scores, -g t / sum(phi) for the budget, -g <q, u> for t, the latter
+// two with the sign of the side.
+template <class T>
+RowGradient write_threshold_gradient(Row<T>& row, double grad, const Threshold& threshold, double t,
+                                     const Strided& out) {
     if (std::isnan(threshold.hi)) {
         fill(row, out, std::numeric_limits<T>::quiet_NaN());
         return {kNaN, kNaN};
@@ -92,57 +155,33 @@ RowGradient write_gradient(Row<T>& row, const Strided& grad, const Threshold& th
     }
     const Scale<T> scale(threshold.hi, threshold.lo, t);
     const auto sums_at = [&](const Scale<T>& at) {
-        return row.template reduce<GradientSums>([&](int64_t first, const T* r, int64_t n) {
-            alignas(64) T buffer[kChunk];
-            return gradient_sums_chunk(r, read_chunk(grad, first, n, buffer), n, at);
+        return row.template reduce<GradientSums>([&](int64_t, const T* r, int64_t n) {
+            return gradient_sums_chunk(r, zeros<T>(), n, at);
         });
     };
     GradientSums sums = sums_at(scale);
-    double shift = 0;  // e is e^shift times what it would be
-    if (!(sums.e >= 0x1p-60)) {
-        // All of phi has underflowed, yet q has not: sum relative to the nearest score on either
-        // side. What lies on the other side of so wide a gap vanishes by itself.
-        const Pass seen = row.pass(scale.hi, scale.inverse);
-        const double b = threshold.hi, lo = threshold.lo;  // halved: distances may overflow
-        const double below = seen.at > 0 && lo >= 0 ? b : seen.nearest_below;
-        const double above = seen.at > 0 && lo < 0 ? b : seen.nearest_above;
-        const double u_below = ((b / 2 - below / 2) + lo / 2) / t * 2;
-        const double u_above = ((above / 2 - b / 2) - lo / 2) / t * 2;
-        shift = std::min(u_below, u_above);
+    double shift = 0;
+    if (sums.e >= kDensity) {
+        const T factor = T(grad / sums.e);
+        write_row(row, out,
+                  [=](const T* r, int64_t n, T* q) { density_chunk(r, n, scale, factor, q); });
+    } else {
+        const Sides sides = sides_of(row, threshold, t);
+        shift = sides.shift;
         if (!(shift < kInfinity)) {  // no score takes part
             fill(row, out, T(0));
             return {};
         }
-        sums = {};
-        const auto add_side = [&](double end, double u, double sign) {
-            const double weight = std::exp(shift - u);
-            if (!(weight > 0)) return;
-            const GradientSums side = sums_at(Scale<T>(end, 0, t));
-            const double v = std::exp(-shift) > 0 ? sign * u * kLog2E : 0;  // no phi, no use for it
-            sums.add({weight * side.e, weight * side.ge, weight * (side.ue + v * side.e),
-                      weight * (side.gue + v * side.ge)});
-        };
-        add_side(below, u_below, -1);
-        add_side(above, u_above, 1);
+        sums = sums_by_sides<T>(sides, t, true, sums_at);
+        const FarScale<T> far(sides, sums.e);
+        write_row(row, out, [=](const T* r, int64_t n, T* q) {
+            far_density_chunk(r, n, scale, far, T(grad), q);
+        });
     }
-    const double mean = sums.ge / sums.e, mean_v = sums.ue / sums.e;
+    const double signed_grad = row.largest ? grad : -grad;
     RowGradient out_row;
-    out_row.budget = mean;
-    out_row.temperature = -0.5 * std::exp(-shift) * kLn2 * (sums.gue - mean_v * sums.ge) / t;
-    const double sign = row.largest ? 1 : -1;
-    const T factor = T(sign * 0.5 / t), mean_grad = T(mean);
-    row.each_block([&](int64_t, int64_t first, int64_t count) {
-        alignas(64) T scores[kChunk];
-        alignas(64) T grads[kChunk];
-        alignas(64) T values[kChunk];
-        for (int64_t at = first; at < first + count; at += kChunk) {
-            const int64_t n = std::min(kChunk, first + count - at);
-            T* target = write_target(out, at, values);
-            gradient_chunk(row.read(at, n, scores), read_chunk(grad, at, n, grads), n, scale,
-                           factor, mean_grad, target);
-            write_chunk(out, at, n, target);
-        }
-    });
+    out_row.budget = -signed_grad * t * inverse_density(sums.e, shift);
+    out_row.temperature = -signed_grad * kLn2 * (sums.ue / sums.e);
     return out_row;
 }
 

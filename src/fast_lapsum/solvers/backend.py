@@ -32,8 +32,6 @@ SATURATION = 800.0
 #: The highest temperature is this part of the largest number: distances of 128 t must exist. Beyond
 #: them float32 has only zeros; float64 goes on to 745 t, where p may be off at the highest ones.
 HOTTEST = 256.0
-#: Farther away in temperatures phi is 0, and its product with a distance must not be NaN.
-FARTHEST = 1e4
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -53,12 +51,15 @@ def forward(
     mask: Tensor | None,
     warm_start: Tensor | None,
     largest: bool,
-    hard: bool,
+    output: str,
     out_dtype: torch.dtype,
     solver: str,
 ) -> tuple[Tensor, Tensor]:
-    """Mask along the last dimension and threshold pairs [..., 2]; budget, temperature: [...]."""
-    rows = _as_rows(scores, mask, largest)
+    """What is asked for along the last dimension, and threshold pairs [..., 2].
+
+    ``budget`` and ``temperature`` are [...]; ``output`` is one of the operator's.
+    """
+    rows = as_rows(scores, mask, largest)
     budgets = budget.reshape(-1).to(rows.dtype)
     temperatures = temperature.reshape(-1).to(rows.dtype)
     start = None if warm_start is None else warm_start.reshape(-1).to(rows.dtype)
@@ -66,11 +67,42 @@ def forward(
         start = -start
     kept = compute_dtype(scores.dtype)
     hi, lo = _threshold_pair(rows, budgets, temperatures, start, solver, kept)
-    soft = _mask(rows, hi, lo, temperatures, kept)
-    out = _hard_mask(rows, budgets, soft) if hard else soft
-    threshold = torch.stack((hi, lo), -1).reshape(*scores.shape[:-1], 2)
+    threshold = torch.stack((hi, lo), -1).reshape(*scores.shape[:-1], 2).to(kept)
+    if output == "threshold":
+        return scores.new_empty((0,), dtype=out_dtype), threshold
+    if output == "log":
+        out = _log_mask(rows, budgets, hi, lo, temperatures, kept)
+    else:
+        out = _mask(rows, hi, lo, temperatures, kept)
+        out = _hard_mask(rows, budgets, out) if output == "hard" else out
     like_scores = torch.empty_like(scores, dtype=out_dtype)
-    return like_scores.copy_(out.reshape(scores.shape)), threshold.to(kept)
+    return like_scores.copy_(out.reshape(scores.shape)), threshold
+
+
+def log_mask(
+    scores: Tensor,
+    budget: Tensor,
+    temperature: Tensor,
+    mask: Tensor | None,
+    threshold: Tensor,
+    largest: bool,
+    out_dtype: torch.dtype,
+) -> Tensor:
+    """log p for threshold pairs that are known."""
+    rows = as_rows(scores, mask, largest)
+    hi, lo = threshold.reshape(-1, 2).to(rows.dtype).unbind(-1)
+    budgets, temperatures = (x.reshape(-1).to(rows.dtype) for x in (budget, temperature))
+    out = _log_mask(rows, budgets, hi, lo, temperatures, compute_dtype(scores.dtype))
+    return torch.empty_like(scores, dtype=out_dtype).copy_(out.reshape(scores.shape))
+
+
+def mask_at(scores: Tensor, threshold: Tensor, temperature: Tensor, kept: torch.dtype) -> Tensor:
+    """p of any scores [..., m], the largest side up, for threshold pairs that are known."""
+    widest = torch.float32 if scores.device.type == "mps" else torch.float64
+    rows = scores.to(widest).reshape(math.prod(scores.shape[:-1]), scores.shape[-1])
+    hi, lo = threshold.reshape(-1, 2).to(widest).unbind(-1)
+    p = _mask(rows, hi, lo, temperature.reshape(-1).to(widest), kept)
+    return p.reshape(scores.shape)
 
 
 def check_budget_fits(scores: Tensor, mask: Tensor | None, largest: bool, k: float) -> None:
@@ -90,61 +122,7 @@ def budget_error(k: float, valid_count: int) -> ValueError:
     )
 
 
-def backward(
-    grad: Tensor,
-    scores: Tensor,
-    temperature: Tensor,
-    mask: Tensor | None,
-    threshold: Tensor,
-    largest: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients for scores, budget and temperature (the paper's eq. vjp)."""
-    rows = _as_rows(scores, mask, largest)
-    grads = grad.reshape(rows.shape).to(rows.dtype)
-    outer = scores.shape[:-1]
-    hi, lo = threshold.reshape(-1, 2).to(rows.dtype).unbind(-1)
-    t = temperature.reshape(-1, 1).to(rows.dtype)
-    is_hard = _is_hard(hi, t[:, 0], compute_dtype(scores.dtype))
-
-    u = ((rows - hi[:, None]) - lo[:, None]) / t
-    live = u.isfinite()
-    u, grads = u.masked_fill(~live, 0.0), grads.masked_fill(~live, 0.0)
-    decay = (-u.abs()).masked_fill(~live, -math.inf)
-    q = torch.softmax(decay, -1).nan_to_num(nan=0.0)  # a row with no live score has no q
-    weighted = grads * torch.exp(decay) / 2
-    mean_grad = (grads * q).sum(-1)
-    d_scores = (grads - mean_grad[:, None]) * torch.exp(decay) / (2 * t)
-    u = u.clamp(-FARTHEST, FARTHEST)
-    mean_u = (q * u).sum(-1)
-    d_temperature = -(weighted * (u - mean_u[:, None])).sum(-1) / t[:, 0]
-
-    unanswerable = hi.isnan()
-    settle = torch.where(unanswerable, math.nan, 0.0)
-    settled = is_hard | unanswerable
-    d_scores = torch.where(settled[:, None], settle[:, None], d_scores)
-    d_scores = d_scores if largest else -d_scores
-    return (
-        torch.empty_like(scores).copy_(d_scores.reshape(scores.shape)),
-        torch.where(settled, settle, mean_grad).reshape(outer),
-        torch.where(settled, settle, d_temperature).reshape(outer),
-    )
-
-
-def write_hard_mask(
-    out: Tensor,
-    scores: Tensor,
-    mask: Tensor | None,
-    largest: bool,
-    budget: Tensor,
-    threshold: Tensor,
-) -> None:
-    """Fill ``out`` with the hard mask of every row whose threshold is known; NaN elsewhere."""
-    rows = _as_rows(scores, mask, largest)
-    answered = torch.where(threshold[..., 0].isnan(), math.nan, 0.0).reshape(-1, 1)
-    out.copy_(_hard_mask(rows, budget.reshape(-1), answered).reshape(scores.shape))
-
-
-def _as_rows(scores: Tensor, mask: Tensor | None, largest: bool) -> Tensor:
+def as_rows(scores: Tensor, mask: Tensor | None, largest: bool) -> Tensor:
     """Scores as [rows, n] in the widest dtype of the device, the excluded ones as -inf."""
     widest = torch.float32 if scores.device.type == "mps" else torch.float64
     rows = scores.to(widest)
@@ -153,7 +131,8 @@ def _as_rows(scores: Tensor, mask: Tensor | None, largest: bool) -> Tensor:
     return rows.reshape(math.prod(scores.shape[:-1]), scores.shape[-1])
 
 
-def _is_hard(hi: Tensor, temperature: Tensor, kept: torch.dtype) -> Tensor:
+def is_hard(hi: Tensor, temperature: Tensor, kept: torch.dtype) -> Tensor:
+    """Whether a threshold pair is that of the hard limit."""
     return (temperature < torch.finfo(kept).tiny) | (hi == math.inf)
 
 
@@ -201,10 +180,10 @@ def _threshold_pair(
     no_finite = soft & (finite_count == 0)
     hi, lo = hi.masked_fill(no_finite, 0.0), lo.masked_fill(no_finite, 0.0)
 
-    is_hard = answerable & ~soft
-    if bool(is_hard.any()):  # a sort that soft rows should not pay for
+    settled = answerable & ~soft
+    if bool(settled.any()):  # a sort that soft rows should not pay for
         boundary, share = _hard_limit(scores, budget)
-        hi, lo = torch.where(is_hard, boundary, hi), torch.where(is_hard, share, lo)
+        hi, lo = torch.where(settled, boundary, hi), torch.where(settled, share, lo)
     return hi.masked_fill(~answerable, math.nan), lo.masked_fill(~answerable, math.nan)
 
 
@@ -233,7 +212,29 @@ def _mask(scores: Tensor, hi: Tensor, lo: Tensor, temperature: Tensor, kept: tor
     soft = laplace_cdf(((scores - hi) - lo) / t)
     limit = torch.where(scores == hi, lo, (scores > hi).to(scores.dtype))
     limit = limit.masked_fill(scores == -math.inf, 0.0)
-    out = torch.where(_is_hard(hi, t, kept), limit, soft)
+    out = torch.where(is_hard(hi, t, kept), limit, soft)
+    return out.masked_fill(hi.isnan(), math.nan)
+
+
+def _log_mask(
+    scores: Tensor,
+    budget: Tensor,
+    hi: Tensor,
+    lo: Tensor,
+    temperature: Tensor,
+    kept: torch.dtype,
+) -> Tensor:
+    hi, lo, t = hi[:, None], lo[:, None], temperature[:, None]
+    u = ((scores - hi) - lo) / t
+    above = torch.log1p(-torch.exp(-u.clamp(min=0)) / 2)
+    soft = torch.where(u <= 0, u - math.log(2), above)
+    # A budget that the +inf scores use up leaves nothing, not the little that the threshold of
+    # such a row would give.
+    used_up = (budget == (scores == math.inf).sum(-1))[:, None]
+    soft = torch.where(used_up & (scores != math.inf), -math.inf, soft)
+    limit = torch.where(scores == hi, lo, (scores > hi).to(scores.dtype))
+    limit = limit.masked_fill(scores == -math.inf, 0.0).log()
+    out = torch.where(is_hard(hi, t, kept), limit, soft)
     return out.masked_fill(hi.isnan(), math.nan)
 
 

@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-from fast_lapsum.functional import hard_topk_mask
+from fast_lapsum.selection import hard_topk_mask
 
 from . import rate
 from .assemble import assemble

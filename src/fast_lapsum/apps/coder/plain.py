@@ -19,7 +19,8 @@ import math
 import torch
 from torch import Tensor
 
-from fast_lapsum.functional import hard_topk_mask, soft_topk
+from fast_lapsum.functional import soft_topk
+from fast_lapsum.selection import hard_topk_mask
 
 from .blocks import address_bits, bounded, dither_quantise, step_size
 from .code import Code

@@ -7,7 +7,7 @@ from typing import Any
 from rich.table import Table
 
 from fast_lapsum import soft_topk
-from fast_lapsum.functional import SolverName
+from fast_lapsum._call import SolverName
 
 from ..experiment import Case, Experiment, Record, Settings, patience
 from ..methods import OURS

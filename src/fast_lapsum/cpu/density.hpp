@@ -1,0 +1,117 @@
+// q = softmax(-|u|), the share of each score in the slope of the mass: what all gradients are made
+// of. Where a gap of many temperatures holds the threshold all of phi underflows, yet q does not:
+// it is taken relative to the nearest score on either side.
+
+#pragma once
+
+#include "solve.hpp"
+
+namespace {
+
+// Sums over e of so little are taken anew, relative to the nearest scores.
+constexpr double kDensity = 0x1p-60;
+
+// No upstream gradient, for sums that need none.
+template <class T>
+const T* zeros() {
+    alignas(64) static const T buffer[kChunk] = {};
+    return buffer;
+}
+
+// The nearest scores on both sides of a threshold and their distances in temperatures.
+struct Sides {
+    double below, above;
+    double u_below, u_above;
+    double shift;  // the smaller distance; infinite where no score takes part
+
+    double weight_below() const { return std::exp(shift - u_below); }
+    double weight_above() const { return std::exp(shift - u_above); }
+};
+
+template <class T>
+Sides sides_of(Row<T>& row, const Threshold& threshold, double t) {
+    const Scale<T> scale(threshold.hi, threshold.lo, t);
+    const Pass seen = row.pass(scale.hi, scale.inverse);
+    const double b = threshold.hi, lo = threshold.lo;  // halved: distances may overflow
+    Sides out;
+    out.below = seen.at > 0 && lo >= 0 ? b : seen.nearest_below;
+    out.above = seen.at > 0 && lo < 0 ? b : seen.nearest_above;
+    out.u_below = ((b / 2 - out.below / 2) + lo / 2) / t * 2;
+    out.u_above = ((out.above / 2 - b / 2) - lo / 2) / t * 2;
+    out.shift = std::min(out.u_below, out.u_above);
+    return out;
+}
+
+// The sums relative to both sides, e^shift times what they would be at b. What lies on the other
+// side of so wide a gap vanishes by itself. Distances from b are counted in `with_distance` only:
+// where they have no use they may overflow.
+template <class T, class SumsAt>
+GradientSums sums_by_sides(const Sides& sides, double t, bool with_distance, SumsAt sums_at) {
+    GradientSums sums;
+    const auto add_side = [&](double end, double u, double weight, double sign) {
+        if (!(weight > 0)) return;
+        const GradientSums side = sums_at(Scale<T>(end, 0, t));
+        const double v = with_distance ? sign * u * kLog2E : 0;
+        sums.add({weight * side.e, weight * side.ge, weight * (side.ue + v * side.e),
+                  weight * (side.gue + v * side.ge)});
+    };
+    add_side(sides.below, sides.u_below, sides.weight_below(), -1);
+    add_side(sides.above, sides.u_above, sides.weight_above(), 1);
+    return sums;
+}
+
+// q of a score on either side: decay of the distance to that side's nearest score, times a factor.
+template <class T>
+struct FarScale {
+    T below, above, factor_below, factor_above;
+
+    FarScale(const Sides& sides, double sum)
+        : below(narrowed<T>(sides.below)),
+          above(narrowed<T>(sides.above)),
+          factor_below(T(sides.weight_below() / sum)),
+          factor_above(T(sides.weight_above() / sum)) {}
+
+    LAPSUM_MEMBER T share(T x, bool is_above, T inverse) const {
+        const T distance = is_above ? x - above : below - x;
+        return (is_above ? factor_above : factor_below) * decay(std::abs(distance * inverse));
+    }
+};
+
+// factor * e, and factor * q by sides.
+template <class T>
+LAPSUM_INLINE void density_body(const T* r, int64_t n, Scale<T> scale, T factor, T* out) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i)
+        out[i] = factor * decay(std::abs(((r[i] - scale.hi) - scale.lo) * scale.inverse));
+}
+
+template <class T>
+LAPSUM_INLINE void far_density_body(const T* r, int64_t n, Scale<T> scale, FarScale<T> far,
+                                    T factor, T* out) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) {
+        const bool is_above = (r[i] - scale.hi) - scale.lo > 0;
+        out[i] = factor * far.share(r[i], is_above, scale.inverse);
+    }
+}
+
+#define LAPSUM_DENSITIES(T)                                                                   \
+    LAPSUM_CLONES void density_chunk(const T* r, int64_t n, Scale<T> s, T factor, T* out) {   \
+        density_body(r, n, s, factor, out);                                                   \
+    }                                                                                         \
+    LAPSUM_CLONES void far_density_chunk(const T* r, int64_t n, Scale<T> s, FarScale<T> far,  \
+                                         T factor, T* out) {                                  \
+        far_density_body(r, n, s, far, factor, out);                                          \
+    }
+
+LAPSUM_DENSITIES(float)
+LAPSUM_DENSITIES(double)
+
+// 1 / sum(phi) where sum(e) is e^-shift times `sum`; finite: where it would overflow it is only
+// ever multiplied with zero.
+double inverse_density(double sum, double shift) {
+    static const double most = std::log(std::numeric_limits<double>::max()) - 10;
+    return std::exp(std::min(shift + std::log(2 / sum), most));
+}
+
+}  // namespace

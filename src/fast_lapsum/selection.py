@@ -1,0 +1,141 @@
+"""The public functions that choose whole scores: a selection, the hard mask and a random one."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from . import _selection_autograd, _selection_ops
+from ._arguments import check_whole_number
+from ._autograd import is_plain
+from ._call import Number, prepare
+from ._ops import row_dtype
+
+
+class Selection(NamedTuple):
+    """The selected scores: where they are, and the soft mask's values there."""
+
+    indices: Tensor
+    weights: Tensor
+
+
+def select_topk(
+    scores: Tensor,
+    k: int,
+    temperature: Number | Tensor = 1.0,
+    *,
+    dim: int = -1,
+    largest: bool = True,
+    mask: Tensor | None = None,
+    sorted: bool = False,
+    validate: bool = False,
+) -> Selection:
+    r"""The k largest scores and their soft weights, for whoever computes with the selected alone.
+
+    The indices are those of the ones of :func:`hard_topk_mask`: the earliest of tied scores, the
+    same whenever they are computed again. The weights are the values of :func:`soft_topk` there,
+    not renormalised, with its gradient: through the whole row, for scores and temperature.
+
+    Args:
+        scores: r, a float16, bfloat16, float32 or float64 tensor of any shape and strides. A score
+            of -inf is left out, a score of +inf comes first, a NaN makes its row NaN.
+        k: how many to select, one whole number for all rows, 0 <= k <= n.
+        temperature: t >= 0, a number, or a tensor that broadcasts to the shape of ``scores``
+            without ``dim``. At 0 the weights are those of the hard limit.
+        dim: the dimension to select along.
+        largest: select the largest scores, or the smallest.
+        mask: boolean, broadcasts to ``scores``; False leaves a score out.
+        sorted: order by score, ties by index, instead of by index.
+        validate: raise for a row that has fewer than k valid scores or no answer. Without it such a
+            row has -1 and weight 0 in the places left over; its valid scores have weight 1.
+
+    Returns:
+        A named tuple of ``indices`` (int64) and ``weights`` (in the dtype of ``scores``, float32
+        under autocast), both in the shape of ``scores`` with k along ``dim``. A row with a NaN has
+        index -1 and weight NaN in all places.
+
+    Example:
+        >>> scores = torch.tensor([0.3, 2.0, -1.0, 1.0], requires_grad=True)
+        >>> chosen = select_topk(scores, k=2, temperature=0.5)
+        >>> chosen.indices
+        tensor([1, 3])
+        >>> chosen.weights
+        tensor([0.9673, 0.7585], grad_fn=<SelectTopKBackward>)
+        >>> chosen.weights.sum().backward()
+        >>> scores.grad
+        tensor([-0.2553,  0.0327, -0.0190,  0.2415])
+    """
+    count = check_whole_number(k, dim)
+    call = prepare(scores, count, temperature, dim, largest, mask, "hard", None, "auto", validate)
+    settings = call.settings._replace(output="mask")
+    indices, weights = _selection_autograd.select_topk(
+        call.scores, count, call.temperature, call.mask, sorted, settings
+    )
+    return Selection(call.restore(indices), call.restore(weights))
+
+
+def hard_topk_mask(
+    scores: Tensor,
+    k: Number | Tensor,
+    *,
+    dim: int = -1,
+    largest: bool = True,
+    mask: Tensor | None = None,
+    validate: bool = False,
+) -> Tensor:
+    """Mask of exactly k ones at the k largest scores, the earliest of tied scores first.
+
+    The hard counterpart of :func:`soft_topk`, in the scores' dtype, without a gradient.
+
+    Example:
+        >>> hard_topk_mask(torch.tensor([1.0, 3.0, 3.0, 3.0]), k=2)
+        tensor([0., 1., 1., 0.])
+    """
+    call = prepare(scores, k, 0.0, dim, largest, mask, "hard", None, "auto", validate)
+    return call.restore(call.detach().write())
+
+
+def sample_topk(
+    scores: Tensor,
+    k: Number | Tensor,
+    temperature: Number | Tensor = 1.0,
+    *,
+    dim: int = -1,
+    largest: bool = True,
+    mask: Tensor | None = None,
+    generator: torch.Generator | None = None,
+    validate: bool = False,
+) -> Tensor:
+    """Random mask of exactly k ones that selects score i with probability p_i of the soft mask.
+
+    Systematic sampling: one uniform number u per row, and score i is taken when the running sum of
+    p passes one of u, u + 1, ..., u + k - 1. Without a gradient, in the scores' dtype, and the same
+    for the same seed and backend. Which scores come together depends on their order: shuffle them
+    where pairs matter.
+
+    Example:
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> drawn = sample_topk(torch.randn(1000, generator=generator), 10, generator=generator)
+        >>> float(drawn.sum())
+        10.0
+    """
+    call = prepare(scores, k, temperature, dim, largest, mask, "hard", None, "auto", validate)
+    call, settings = call.detach(), call.settings
+    rows = call.scores.shape[:-1]
+    start = torch.rand(rows, generator=generator, device=scores.device, dtype=row_dtype(scores))
+    is_eager = is_plain(call.scores)
+    operator = _selection_ops.sample_topk if is_eager else torch.ops.fast_lapsum.sample_topk
+    drawn = operator(
+        call.scores,
+        call.budget,
+        settings.budget_number,
+        call.temperature,
+        settings.temperature_number,
+        call.mask,
+        start,
+        settings.largest,
+        settings.out_dtype,
+    )
+    return call.restore(drawn)
