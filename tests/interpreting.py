@@ -113,6 +113,7 @@ def forward(
     warm_start: Tensor | None = None,
     largest: bool = True,
     hard: bool = False,
+    output: str = "mask",
     out_dtype: torch.dtype | None = None,
     plans: Plans | None = None,
 ) -> tuple[Tensor, Tensor]:
@@ -126,7 +127,7 @@ def forward(
         None if mask is None else mask.expand(scores.shape),
         warm_start,
         largest,
-        hard,
+        "hard" if hard else output,
         out_dtype or scores.dtype,
         plan=(plans or Plans()).forward,
     )
@@ -140,6 +141,7 @@ def backward(
     *,
     mask: Tensor | None = None,
     largest: bool = True,
+    output: str = "mask",
     per_row: bool = True,
     plans: Plans | None = None,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
@@ -151,6 +153,7 @@ def backward(
         None if mask is None else mask.expand(scores.shape),
         threshold,
         largest,
+        output,
         per_row,
         plan=(plans or Plans()).backward,
     )

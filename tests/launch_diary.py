@@ -98,7 +98,7 @@ def forward(
     plan: Any = None,
 ) -> tuple[Tensor, Tensor]:
     out_dtype = out_dtype or scores.dtype
-    given = (None, k, None, t, mask, None, largest, hard, out_dtype)
+    given = (None, k, None, t, mask, None, largest, "hard" if hard else "mask", out_dtype)
     return launch.forward(scores, *given, plan=plan)
 
 

@@ -45,7 +45,7 @@ def _both(
     there = told(diary, {"scores": scores, "out": out, "pairs": pairs})
     again = [entry.again for entry in diary]
     diary.clear()
-    d_scores, d_k, d_t = launch.backward(grad, scores, None, t, None, pairs, True, False)
+    d_scores, d_k, d_t = launch.backward(grad, scores, None, t, None, pairs, True, "mask", False)
     assert d_k is d_t is None
     named = {"scores": scores, "grad": grad, "pairs": pairs, "out": d_scores}
     return Made(there, told(diary, named), again + [entry.again for entry in diary])
@@ -100,7 +100,7 @@ def test_what_is_kept_holds_no_tensor(diary: Diary, shape: str) -> None:
     size, _ = SHAPES[shape]
     scores, grad = torch.zeros(size), torch.zeros(size)
     out, pairs = forward(scores)
-    d_scores, _, _ = launch.backward(grad, scores, None, 1.0, None, pairs, True, False)
+    d_scores, _, _ = launch.backward(grad, scores, None, 1.0, None, pairs, True, "mask", False)
     assert len(relaunch._calls) == 2
 
     def tensors(value: Any) -> bool:
@@ -162,7 +162,7 @@ def test_what_a_kept_call_is_not_for(
     forward(scores)
     assert diary[-1].again == (change != "version")
     diary.clear()
-    given: list[Any] = [None, 10, None, 1.0, None, None, True, False, torch.float32, None]
+    given: list[Any] = [None, 10, None, 1.0, None, None, True, "mask", torch.float32, None]
     if change == "device":
         monkeypatch.setattr(relaunch, "_device", lambda: 1)
     elif change == "hooks":
@@ -186,7 +186,7 @@ def test_what_a_kept_call_is_not_for(
     elif change == "largest":
         given[6] = False
     elif change == "hard":
-        given[7] = True
+        given[7] = "hard"
     elif change == "out dtype":
         given[8] = torch.float64
     launch.forward(scores, *given)
@@ -220,7 +220,7 @@ def test_what_a_kept_backward_call_is_not_for(
     memory, other = torch.zeros(2 * n + 1), torch.zeros(2 * n + 1)
     scores, grad = memory[:-1].view(2, n), other[:-1].view(2, n)
     pairs = torch.zeros(2, 2)
-    given: list[Any] = [None, 1.0, None, pairs, True, False, None]
+    given: list[Any] = [None, 1.0, None, pairs, True, "mask", False, None]
     if change == "version":
         monkeypatch.setattr(relaunch, "_is_known", False)
     launch.backward(grad, scores, *given)
@@ -252,7 +252,7 @@ def test_what_a_kept_backward_call_is_not_for(
     elif change == "largest":
         given[4] = False
     elif change == "per row":
-        given[5] = True
+        given[6] = True
     launch.backward(grad, scores, *given)
     assert diary
     assert not any(entry.again for entry in diary)
@@ -311,10 +311,10 @@ from fast_lapsum.backends.triton import launch, relaunch
 
 scores = torch.tensor([[1.0, 2.0, 4.0, 8.0]])
 for k in (1.0, 2.0):
-    given = (None, k, None, 0.5, None, None, True, False, torch.float32)
+    given = (None, k, None, 0.5, None, None, True, "mask", torch.float32)
     p, pairs = launch.forward(scores, *given)
     assert abs(float(p.sum()) - k) < 1e-6
-    launch.backward(torch.ones_like(p), scores, None, 0.5, None, pairs, True, False)
+    launch.backward(torch.ones_like(p), scores, None, 0.5, None, pairs, True, "mask", False)
 assert not relaunch._calls
 """
 

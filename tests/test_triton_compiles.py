@@ -72,7 +72,7 @@ def record(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Recorded]]:
         dtype: torch.dtype,
         *,
         everything: bool = False,
-        hard: bool = False,
+        output: str = "mask",
         overlap: bool = False,
     ) -> list[Recorded]:
         monkeypatch.setattr(launch, "can_overlap", lambda device: overlap)
@@ -85,8 +85,8 @@ def record(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Recorded]]:
         rows = new(torch.float64, shape[:-1]) if everything else None
         largest = not everything
         launches.clear()
-        _, pairs = launch.forward(scores, rows, 1.5, rows, 0.5, mask, rows, largest, hard, dtype)
-        launch.backward(scores, scores, rows, 0.5, mask, pairs, largest, everything)
+        _, pairs = launch.forward(scores, rows, 1.5, rows, 0.5, mask, rows, largest, output, dtype)
+        launch.backward(scores, scores, rows, 0.5, mask, pairs, largest, output, everything)
         return list(launches)
 
     return run
@@ -203,7 +203,7 @@ def test_every_dtype_compiles(record: Callable[..., list[Recorded]], dtype: torc
 def test_blocks_compile(record: Callable[..., list[Recorded]]) -> None:
     """One row per program: plain, and with everything and hard masks."""
     launches = record((3, 4096), torch.float32)
-    launches += record((3, 1000), torch.bfloat16, everything=True, hard=True)
+    launches += record((3, 1000), torch.bfloat16, everything=True, output="hard")
     for launched in launches:
         _compile(launched)
 
@@ -229,7 +229,7 @@ def test_rows_with_everything_compile(
     record: Callable[..., list[Recorded]], shape: tuple[int, int]
 ) -> None:
     """Hard masks of long rows; masks, strides, tensors, the smallest."""
-    for launched in record(shape, torch.bfloat16, everything=True, hard=True):
+    for launched in record(shape, torch.bfloat16, everything=True, output="hard"):
         _compile(launched)
 
 

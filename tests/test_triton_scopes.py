@@ -73,7 +73,7 @@ def forward(
         mask,
         warm_start,
         largest,
-        hard,
+        "hard" if hard else "mask",
         torch.float32 if scores.dtype.itemsize == 2 else scores.dtype,
         plan=plan,
     )
@@ -93,7 +93,7 @@ def check(
     mask, largest = options.get("mask"), options.get("largest", True)
     per_row = isinstance(t, Tensor)
     given = (t.expand(scores.shape[:-1]), nan) if isinstance(t, Tensor) else (None, t)
-    common = (grad, scores, *given, mask, threshold, largest)
+    common = (grad, scores, *given, mask, threshold, largest, "mask")
     d_scores, d_k, d_t = launch.backward(*common, True, plan=backward_plan)
     d_alone, no_k, no_t = launch.backward(*common, False, plan=backward_plan)
     assert no_k is no_t is None

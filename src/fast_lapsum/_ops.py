@@ -69,7 +69,7 @@ def soft_topk(
                 out_dtype,
             )
         if gpu is not None and gpu.supports(scores):
-            out, threshold = gpu.forward(
+            return gpu.forward(  # type: ignore[no-any-return]
                 scores,
                 budget,
                 budget_number,
@@ -78,18 +78,9 @@ def soft_topk(
                 mask,
                 warm_start,
                 largest,
-                output == "hard",
+                output,
                 out_dtype,
             )
-            if output == "threshold":
-                out = scores.new_empty((0,), dtype=out_dtype)
-            elif output == "log":
-                budgets = per_row_values(budget, budget_number, scores)
-                temperatures = per_row_values(temperature, temperature_number, scores)
-                out = plain.log_mask(
-                    scores, budgets, temperatures, mask, threshold, largest, out_dtype
-                )
-            return out, threshold
         solver = "two_exponential"
     if budget is None and scores.is_cpu:  # elsewhere looking would wait for the device
         plain.check_budget_fits(scores, mask, largest, budget_number)
@@ -122,10 +113,9 @@ def soft_topk_backward(
         return kernel.backward(
             grad, scores, temperature, temperature_number, mask, threshold, largest, output, per_row
         )
-    of_mask = output in ("mask", "hard")
-    if of_mask and gpu is not None and gpu.supports(scores) and gpu.supports(grad):
+    if gpu is not None and gpu.supports(scores) and gpu.supports(grad):
         return gpu.backward(  # type: ignore[no-any-return]
-            grad, scores, temperature, temperature_number, mask, threshold, largest, per_row
+            grad, scores, temperature, temperature_number, mask, threshold, largest, output, per_row
         )
     temperatures = per_row_values(temperature, temperature_number, scores)
     grads = plain_gradients.backward(grad, scores, temperatures, mask, threshold, largest, output)

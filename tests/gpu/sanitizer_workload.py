@@ -23,7 +23,7 @@ def _forward(
     """Threshold pairs of a call whose mask has the right sums."""
     rows, n = scores.shape
     k = torch.linspace(n // 16, n // 3, rows, device="cuda", dtype=torch.float64).floor()
-    given = (k, 0.0, None, t, mask, None, True, hard, torch.float32)
+    given = (k, 0.0, None, t, mask, None, True, "hard" if hard else "mask", torch.float32)
     p, pairs = launch.forward(scores, *given, plan=plan)
     torch.testing.assert_close(p.sum(-1, dtype=torch.float64), k, rtol=1e-5, atol=0)
     return pairs
@@ -51,7 +51,7 @@ def _call(
     for backward_plan in plans:
         for per_row in (False, True):
             grads = launch.backward(
-                grad, scores, None, t, mask, pairs, True, per_row, plan=backward_plan
+                grad, scores, None, t, mask, pairs, True, "mask", per_row, plan=backward_plan
             )
             assert all(x.isfinite().all() for x in grads if x is not None)
 

@@ -39,7 +39,7 @@ def forward(batch: Batch, **options: bool) -> tuple[Tensor, Tensor]:
         batch.mask,
         None,
         batch.largest,
-        options.get("hard", False),
+        "hard" if options.get("hard") else "mask",
         torch.float32 if scores.dtype.itemsize == 2 else scores.dtype,
     )
 
@@ -89,7 +89,7 @@ def _assert_same_bits(
             found = []
             for room in rooms:
                 monkeypatch.setattr(launch, "room_of", lambda device, room=room: room)
-                given = (None, k, None, t, None, None, True, hard, torch.float32)
+                given = (None, k, None, t, None, None, True, "hard" if hard else "mask", torch.float32)
                 found.append(launch.forward(scores, *given, plan=plan))
             for p, pairs in found[1:]:
                 assert torch.equal(p, found[0][0])

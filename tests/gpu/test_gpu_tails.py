@@ -44,7 +44,7 @@ def test_tails_are_right_and_in_the_band(n: int, largest: bool) -> None:
         for share in SHARES:
             for t in TEMPERATURES:
                 k = share * n
-                given = (None, k, None, t, None, None, largest, False, torch.float32)
+                given = (None, k, None, t, None, None, largest, "mask", torch.float32)
                 for plan in plans:
                     p, _ = launch.forward(scores[None], *given, plan=plan)
                     assert abs(p.sum(dtype=torch.float64).item() - k) <= 1e-6 * k

@@ -40,7 +40,8 @@ class Call(NamedTuple):
     hard: bool = False
 
     def __call__(self) -> tuple[Tensor, Tensor]:
-        given = (None, self.k, None, self.t, None, None, True, self.hard, torch.float32)
+        output = "hard" if self.hard else "mask"
+        given = (None, self.k, None, self.t, None, None, True, output, torch.float32)
         return launch.forward(self.scores, *given)
 
 

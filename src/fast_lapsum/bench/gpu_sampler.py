@@ -46,7 +46,7 @@ def sample_bands(
     with mock.patch.object(relaunch, "launch", watched):
         _, pairs = launch.forward(
             scores.contiguous(),
-            *(None, float(k), None, float(temperature), None, None, True, False, scores.dtype),
+            *(None, float(k), None, float(temperature), None, None, True, "mask", scores.dtype),
             plan=plan,
         )
     (words,) = seen

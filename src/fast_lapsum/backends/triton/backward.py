@@ -1,11 +1,16 @@
 """Gradients for scores, budget and temperature (the paper's eq. vjp) from the threshold pair.
 
-    d r = (phi / t) (g - <g, q>)     d k = <g, q>     d t = -(1 / t) sum_i g_i phi_i (u_i - <q, u>)
+With u = (r - b) / t, phi = e^-|u| / 2, q = softmax(-|u|) and, for log p, a = g phi / p, which is g
+below the threshold however small phi and p are:
+
+    mask       d r = (phi / t) (g - <g, q>)   d k = <g, q>           d t = -<g phi, u - <q, u>> / t
+    log p      d r = (a - q sum(a)) / t       d k = <g / p, q>       d t = -<a, u - <q, u>> / t
+    threshold  d r = g q                      d k = -g t / sum(phi)  d t = -g <q, u>
 
 Rows of one program read r and g once (12 bytes per float32 score); longer rows twice (20 bytes):
-sums first, then the gradient, in the opposite order for the cache's sake. For d k and d t, q =
-softmax(-|u|) is taken with its largest exponent shifted to zero: phi / sum(phi) would be 0 / 0
-where a gap is wide against t. Without them that is not needed: where all e vanish, so does d r.
+sums first, then the gradient, in the opposite order for the cache's sake. q is taken with its
+largest exponent shifted to zero: phi / sum(phi) would be 0 / 0 where a gap is wide against t. For
+the scores' gradient of a mask that is not needed: where all e vanish, so does d r.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ import triton
 import triton.language as tl
 
 from .numbers import LN2, exponent_scale, smallest_normal
+from .passes import constexpr_function
 from .views import (
     across,
     coordinates,
@@ -23,24 +29,18 @@ from .views import (
     load_scores,
     load_values,
     part_indices,
+    row_start,
     store_values,
     temperature_of,
 )
 
-#: Float64 numbers that a program of a long row leaves: the shift and the :class:`Sums`.
-SUMS = tl.constexpr(5)
+#: Float64 numbers that a program of a long row leaves: the shift and up to six sums.
+SUMS = tl.constexpr(7)
 TILES_PER_SUM = tl.constexpr(16)
 #: e^-|u| is zero in every format long before |v| gets here.
 VANISHED_AT = tl.constexpr(2048.0)
-
-
-class Sums(NamedTuple):
-    """Sums over a row of w, g w, w v, g w v with w = 2^(shift - |v|); the last two may be 0."""
-
-    weight: Any
-    grad_weight: Any
-    weight_v: Any
-    grad_weight_v: Any
+#: And 2 to the power of this is a number.
+LARGEST_SHIFT = tl.constexpr(1000.0)
 
 
 class Threshold(NamedTuple):
@@ -78,16 +78,6 @@ def _near(v):
 
 
 @triton.jit
-def _added2(a0, a1, b0, b1):
-    return a0 + b0, a1 + b1
-
-
-@triton.jit
-def _added4(a0, a1, a2, a3, b0, b1, b2, b3):
-    return a0 + b0, a1 + b1, a2 + b2, a3 + b3
-
-
-@triton.jit
 def _least(values):
     """The least of every row."""
     return tl.min(tl.min(tl.min(values, 3), 0), 1)
@@ -99,52 +89,133 @@ def _added_up(values):
     return tl.sum(tl.sum(tl.sum(values, 3), 0), 1)
 
 
+@constexpr_function
+def _is_shifted(output: str, per_row: bool) -> bool:
+    """Whether weights are taken relative to the nearest score of a row."""
+    return per_row or output != "mask"
+
+
+@constexpr_function
+def _weighted(output: str) -> int:
+    """How many of the sums are of weights, and relative to the shift; others follow."""
+    return {"mask": 4, "log": 3, "threshold": 2}[output]
+
+
+@constexpr_function
+def _count(output: str, per_row: bool) -> int:
+    """How many sums there are."""
+    if output == "mask":
+        return 4 if per_row else 2
+    return 6 if output == "log" else 2
+
+
 @triton.jit
-def _sums(w, g, v, PER_ROW: tl.constexpr):
-    """:class:`Sums` of rows in registers, in float64."""
-    if PER_ROW:
-        near = _near(v)
-        terms = (w, g * w, w * near, g * w * near)
-        thread = tl.reduce(tl.reduce(terms, 3, _added4), 0, _added4)
-        a, b, c, d = tl.reduce(thread, 1, _added4)
-        return Sums(a.to(tl.float64), b.to(tl.float64), c.to(tl.float64), d.to(tl.float64))
+def _log_weights(g, v):
+    """a = g phi / p and 1 / (1 - e^-u / 2), which is 1 / p above the threshold."""
+    half = 0.5 * tl.exp2(-tl.maximum(v, 0.0))
+    inverse = 1 / (1 - half)
+    return tl.where(v <= 0, g, g * (half * inverse)), inverse
+
+
+@triton.jit
+def _terms(w, g, v, OUTPUT: tl.constexpr, PER_ROW: tl.constexpr):
+    """What is added up over a row, of w = 2^(shift - |v|), g and v.
+
+    mask: w, g w, w v, g w v. log p: w, w v, g w / p above the threshold; g below it, a, a v.
+    threshold: w, w v.
+    """
+    if OUTPUT == "mask":
+        if PER_ROW:
+            near = _near(v)
+            return w, g * w, w * near, g * w * near
+        else:
+            return w, g * w
+    elif OUTPUT == "log":
+        a, inverse = _log_weights(g, v)
+        is_below = v <= 0
+        above = tl.where(is_below, 0.0, g * w * inverse)
+        return w, w * _near(v), above, tl.where(is_below, g, 0.0), a, a * v
     else:
-        few = tl.reduce(tl.reduce((w, g * w), 3, _added2), 0, _added2)
-        a, b = tl.reduce(few, 1, _added2)
-        none = a.to(tl.float64) * 0
-        return Sums(a.to(tl.float64), b.to(tl.float64), none, none)
+        return w, w * _near(v)
+
+
+class Gradients(NamedTuple):
+    """What a score's gradient needs of its row, and the row's own gradients."""
+
+    mean: Any  # <g, q>; sum(a) / sum(w); g / sum(w)
+    shift: Any
+    d_budget: Any
+    d_temperature: Any
 
 
 @triton.jit
-def _row_gradients(shift, sums, rows):
-    """<g, q>, d k and d t from a row's sums: 0 in the hard limit, NaN where unanswered."""
-    has_any = sums.weight > 0
-    weight = tl.where(has_any, sums.weight, 1.0)
-    mean_grad = tl.where(has_any, sums.grad_weight / weight, 0.0)
-    mean_v = tl.where(has_any, sums.weight_v / weight, 0.0)
-    spread = sums.grad_weight_v - sums.grad_weight * mean_v
-    d_temperature = (-0.5 * LN2) * tl.exp2(-shift) * spread / rows.t
+def _row_gradients(
+    shift, sums, g_row, rows, LARGEST: tl.constexpr, OUTPUT: tl.constexpr, PER_ROW: tl.constexpr
+):
+    """:class:`Gradients` from a row's sums: 0 in the hard limit, NaN where unanswered."""
+    has_any = sums[0] > 0
+    weight = tl.where(has_any, sums[0], 1.0)
+    d_budget = 0 * weight
+    d_temperature = 0 * weight
+    density = tl.exp2(tl.minimum(shift, LARGEST_SHIFT)) * 2 / weight  # 1 / sum(phi)
+    density = tl.where(has_any, density, 0.0)
+    if OUTPUT == "mask":
+        mean = tl.where(has_any, sums[1] / weight, 0.0)
+        if PER_ROW:
+            spread = sums[3] - sums[1] * tl.where(has_any, sums[2] / weight, 0.0)
+            d_budget = mean
+            d_temperature = (-0.5 * LN2) * tl.exp2(-shift) * spread / rows.t
+    elif OUTPUT == "log":
+        mean = tl.where(has_any, sums[4] / weight, 0.0)
+        d_budget = tl.where(has_any, sums[2] / weight, 0.0) + sums[3] * density
+        spread = sums[5] - sums[4] * tl.where(has_any, sums[1] / weight, 0.0)
+        d_temperature = -LN2 * spread / rows.t
+    else:
+        mean = tl.where(has_any, g_row / weight, 0.0)
+        g = g_row if LARGEST else -g_row
+        d_budget = -g * rows.t * density
+        d_temperature = -LN2 * g * tl.where(has_any, sums[1] / weight, 0.0)
     is_nan = rows.hi != rows.hi
-    d_budget = tl.where(rows.is_limit, 0.0, mean_grad)
+    d_budget = tl.where(rows.is_limit, 0.0, d_budget)
     d_temperature = tl.where(rows.is_limit, 0.0, d_temperature)
-    return (
-        mean_grad,
+    return Gradients(
+        mean,
+        shift,
         tl.where(is_nan, float("nan"), d_budget),
         tl.where(is_nan, float("nan"), d_temperature),
     )
 
 
 @triton.jit
-def _score_gradient(r, g, mean_grad, rows, LARGEST: tl.constexpr, COMPUTE: tl.constexpr):
+def _score_gradient(
+    r, g, of_row, rows, LARGEST: tl.constexpr, OUTPUT: tl.constexpr, COMPUTE: tl.constexpr
+):
     v, is_live = _exponents(r, rows)
-    half_over_t = (0.5 / rows.t).to(COMPUTE)
-    weight = tl.exp2(-tl.abs(v)) * across(half_over_t)
-    d = (g - across(mean_grad.to(COMPUTE))) * weight
-    if not LARGEST:
+    mean = across(of_row.mean.to(COMPUTE))
+    if OUTPUT == "mask":
+        half_over_t = (0.5 / rows.t).to(COMPUTE)
+        d = (g - mean) * (tl.exp2(-tl.abs(v)) * across(half_over_t))
+    else:
+        d = mean * tl.exp2(across(of_row.shift.to(COMPUTE)) - tl.abs(v))
+        if OUTPUT == "log":
+            a, _ = _log_weights(g, v)
+            d = (a - d) * across((1 / rows.t).to(COMPUTE))
+    if OUTPUT != "threshold" and not LARGEST:
         d = -d
     d = tl.where(is_live, d, 0.0)
     d = tl.where(across(rows.is_limit), 0.0, d)
     return tl.where(across(rows.hi != rows.hi), float("nan"), d)
+
+
+@triton.jit
+def _load_grad(grad, outer, inner, index, inside, r, WIDTH: tl.constexpr, OUTPUT: tl.constexpr):
+    """Gradients of scores, in their shape, and of rows, which a threshold has in their place."""
+    if OUTPUT == "threshold":
+        g_row = tl.load(row_start(grad, outer, inner)).to(tl.float64)
+        return tl.zeros_like(r), g_row
+    else:
+        g = load_values(grad, outer, inner, index, inside, WIDTH).to(r.dtype)
+        return g, tl.zeros_like(outer).to(tl.float64)
 
 
 @triton.jit(do_not_specialize=["row_count"])
@@ -157,6 +228,7 @@ def tile_backward(
     d_budget,
     d_temperature,
     LARGEST: tl.constexpr,
+    OUTPUT: tl.constexpr,
     PADDED: tl.constexpr,
     ROWS: tl.constexpr,
     REPEATS: tl.constexpr,
@@ -171,22 +243,28 @@ def tile_backward(
     index = part_indices(0, 0, REPEATS, LANES, WIDTH)
     inside = exist(index, call.n, WIDTH) if PADDED else None
     r = load_scores(call, outer, inner, index, inside, LARGEST, WIDTH, COMPUTE)
-    g = load_values(grad, outer, inner, index, inside, WIDTH).to(COMPUTE)
+    g, g_row = _load_grad(grad, outer, inner, index, inside, r, WIDTH, OUTPUT)
     rows = _threshold_of(call, threshold, row, row_count, outer, inner, COMPUTE)
     v, is_live = _exponents(r, rows)
     g = tl.where(is_live, g, 0.0)
     distance = tl.where(is_live, tl.abs(v), float("inf"))
-    if d_budget is not None:
+    PER_ROW: tl.constexpr = d_budget is not None
+    if _is_shifted(OUTPUT, PER_ROW):
         shift = _least(distance)
         shift = tl.where(shift < float("inf"), shift, 0.0)
-        sums = _sums(tl.exp2(across(shift) - distance), g, v, True)
-        mean_grad, d_k, d_t = _row_gradients(shift.to(tl.float64), sums, rows)
-        tl.store(d_budget + row, d_k, mask=is_row)
-        tl.store(d_temperature + row, d_t, mask=is_row)
+        w = tl.exp2(across(shift) - distance)
     else:
-        sums = _sums(tl.exp2(-distance), g, v, False)
-        mean_grad, _, _ = _row_gradients(sums.weight * 0, sums, rows)
-    d = _score_gradient(r, g, mean_grad, rows, LARGEST, COMPUTE)
+        shift = tl.zeros((ROWS,), COMPUTE)
+        w = tl.exp2(-distance)
+    terms = _terms(w, g, v, OUTPUT, PER_ROW)
+    sums = ()
+    for i in tl.static_range(len(terms)):
+        sums = sums + (_added_up(terms[i]).to(tl.float64),)  # type: ignore[assignment]
+    of_row = _row_gradients(shift.to(tl.float64), sums, g_row, rows, LARGEST, OUTPUT, PER_ROW)
+    if d_budget is not None:
+        tl.store(d_budget + row, of_row.d_budget, mask=is_row)
+        tl.store(d_temperature + row, of_row.d_temperature, mask=is_row)
+    d = _score_gradient(r, g, of_row, rows, LARGEST, OUTPUT, COMPUTE)
     written = across(is_row)
     if PADDED:
         written = written & inside
@@ -205,6 +283,7 @@ def sums_backward(
     sums,
     programs,
     LARGEST: tl.constexpr,
+    OUTPUT: tl.constexpr,
     PER_ROW: tl.constexpr,
     REPEATS: tl.constexpr,
     LANES: tl.constexpr,
@@ -216,62 +295,69 @@ def sums_backward(
     row, program = program_id // programs + tl.zeros((1,), tl.int64), program_id % programs
     outer, inner = coordinates(call, row, row_count)
     rows = _threshold_of(call, threshold, row, row_count, outer, inner, COMPUTE)
-    none = tl.zeros((1,), tl.float64)
-    total = Sums(none, none, none, none)
-    total_shift = tl.full((1,), float("inf"), COMPUTE)
+    FIELDS: tl.constexpr = _count(OUTPUT, PER_ROW)
+    SHIFTED: tl.constexpr = _is_shifted(OUTPUT, PER_ROW)
+    total = ()
+    for _ in tl.static_range(FIELDS):
+        total = total + (tl.zeros((1,), tl.float64),)  # type: ignore[assignment]
+    total_shift = tl.full((1,), float("inf") if SHIFTED else 0.0, COMPUTE)
     BLOCK: tl.constexpr = REPEATS * LANES * WIDTH
     tiles = (tl.zeros((), tl.int64) + call.n + (BLOCK - 1)) // BLOCK
     for group in range(program, tiles, programs * TILES_PER_SUM):
-        zeros = tl.zeros((REPEATS, 1, LANES, WIDTH), COMPUTE)
-        w_sums, gw_sums, wv_sums, gwv_sums = zeros, zeros, zeros, zeros
-        shifts = tl.full((REPEATS, 1, LANES, WIDTH), float("inf"), COMPUTE)
+        of_lanes = ()
+        for _ in tl.static_range(FIELDS):
+            zeros = tl.zeros((REPEATS, 1, LANES, WIDTH), COMPUTE)
+            of_lanes = of_lanes + (zeros,)  # type: ignore[assignment]
+        shifts = tl.full((REPEATS, 1, LANES, WIDTH), float("inf") if SHIFTED else 0.0, COMPUTE)
         last = tl.minimum(group + programs * TILES_PER_SUM, tiles)
         for tile in range(group, last, programs):
             index = part_indices(tile * BLOCK, 0, REPEATS, LANES, WIDTH)
             inside = exist(index, call.n, WIDTH)
             r = load_scores(call, outer, inner, index, inside, LARGEST, WIDTH, COMPUTE)
-            g = load_values(grad, outer, inner, index, inside, WIDTH).to(COMPUTE)
+            g, _ = _load_grad(grad, outer, inner, index, inside, r, WIDTH, OUTPUT)
             v, is_live = _exponents(r, rows)
             g = tl.where(is_live, g, 0.0)
             distance = tl.where(is_live, tl.abs(v), float("inf"))
-            if PER_ROW:
+            shift = shifts
+            kept = shifts
+            w = distance
+            if SHIFTED:
                 # Each lane's sums are relative to the nearest score it has seen.
                 shift = tl.minimum(shifts, distance)
                 anchor = tl.where(shift < float("inf"), shift, 0.0)
                 kept = tl.exp2(anchor - shifts)
                 w = tl.exp2(anchor - distance)
-                near = _near(v)
-                w_sums = w_sums * kept + w
-                gw_sums = gw_sums * kept + g * w
-                wv_sums = wv_sums * kept + w * near
-                gwv_sums = gwv_sums * kept + g * w * near
-                shifts = shift
             else:
                 w = tl.exp2(-distance)
-                w_sums += w
-                gw_sums += g * w
-        if PER_ROW:
+            terms = _terms(w, g, v, OUTPUT, PER_ROW)
+            added = ()
+            for i in tl.static_range(FIELDS):
+                if SHIFTED and i < _weighted(OUTPUT):
+                    added = added + (of_lanes[i] * kept + terms[i],)  # type: ignore[assignment]
+                else:
+                    added = added + (of_lanes[i] + terms[i],)  # type: ignore[assignment]
+            of_lanes = added
+            shifts = shift
+        nearest = total_shift
+        kept_all = tl.full((1,), 1.0, tl.float64)
+        factors = tl.full((REPEATS, 1, LANES, WIDTH), 1.0, tl.float64)
+        if SHIFTED:
             nearest = tl.minimum(total_shift, _least(shifts))
             anchor_all = tl.where(nearest < float("inf"), nearest, 0.0)
             kept_all = tl.exp2(anchor_all - total_shift).to(tl.float64)
             factors = tl.exp2(across(anchor_all) - shifts).to(tl.float64)
-            total = Sums(
-                total.weight * kept_all + _added_up(w_sums.to(tl.float64) * factors),
-                total.grad_weight * kept_all + _added_up(gw_sums.to(tl.float64) * factors),
-                total.weight_v * kept_all + _added_up(wv_sums.to(tl.float64) * factors),
-                total.grad_weight_v * kept_all + _added_up(gwv_sums.to(tl.float64) * factors),
-            )
-            total_shift = nearest
-        else:
-            total = Sums(
-                total.weight + _added_up(w_sums.to(tl.float64)),
-                total.grad_weight + _added_up(gw_sums.to(tl.float64)),
-                total.weight_v,
-                total.grad_weight_v,
-            )
+        joined = ()
+        for i in tl.static_range(FIELDS):
+            if SHIFTED and i < _weighted(OUTPUT):
+                more = _added_up(of_lanes[i].to(tl.float64) * factors)
+                joined = joined + (total[i] * kept_all + more,)  # type: ignore[assignment]
+            else:
+                joined = joined + (total[i] + _added_up(of_lanes[i].to(tl.float64)),)  # type: ignore[assignment]
+        total = joined
+        total_shift = nearest
     place = sums + program_id * SUMS + tl.arange(0, 1)
     tl.store(place, total_shift.to(tl.float64))
-    for field in tl.static_range(4):
+    for field in tl.static_range(FIELDS):
         tl.store(place + 1 + field, total[field])
 
 
@@ -288,6 +374,7 @@ def scores_backward(
     programs,
     sum_programs,
     LARGEST: tl.constexpr,
+    OUTPUT: tl.constexpr,
     SUM_LANES: tl.constexpr,
     REPEATS: tl.constexpr,
     LANES: tl.constexpr,
@@ -302,32 +389,34 @@ def scores_backward(
     lane = tl.arange(0, SUM_LANES)[None, :]
     has_sums = lane < sum_programs
     every = sums + (row[:, None] * sum_programs + lane) * SUMS
-    weights = tl.load(every + 1, mask=has_sums, other=0.0)
-    grad_weights = tl.load(every + 2, mask=has_sums, other=0.0)
-    if d_budget is not None:
+    PER_ROW: tl.constexpr = d_budget is not None
+    shift = tl.zeros((1,), tl.float64)
+    factors = tl.full((1, SUM_LANES), 1.0, tl.float64)
+    if _is_shifted(OUTPUT, PER_ROW):
         shifts = tl.load(every, mask=has_sums, other=float("inf"))
         shift = tl.min(shifts, 1)
         shift = tl.where(shift < float("inf"), shift, 0.0)
         factors = tl.exp2(shift[:, None] - shifts)
-        total = Sums(
-            tl.sum(weights * factors, 1),
-            tl.sum(grad_weights * factors, 1),
-            tl.sum(tl.load(every + 3, mask=has_sums, other=0.0) * factors, 1),
-            tl.sum(tl.load(every + 4, mask=has_sums, other=0.0) * factors, 1),
-        )
-        mean_grad, d_k, d_t = _row_gradients(shift, total, rows)
+    total = ()
+    for i in tl.static_range(_count(OUTPUT, PER_ROW)):
+        one = tl.load(every + 1 + i, mask=has_sums, other=0.0)
+        if i < _weighted(OUTPUT):
+            one = one * factors
+        total = total + (tl.sum(one, 1),)  # type: ignore[assignment]
+    g_row = tl.zeros((1,), tl.float64)
+    if OUTPUT == "threshold":
+        g_row = tl.load(row_start(grad, outer, inner)).to(tl.float64)
+    of_row = _row_gradients(shift, total, g_row, rows, LARGEST, OUTPUT, PER_ROW)
+    if d_budget is not None:
         if program == 0:
-            tl.store(d_budget + row, d_k)
-            tl.store(d_temperature + row, d_t)
-    else:
-        weight = tl.sum(weights, 1)
-        mean_grad = tl.sum(grad_weights, 1) / tl.where(weight > 0, weight, 1.0)
+            tl.store(d_budget + row, of_row.d_budget)
+            tl.store(d_temperature + row, of_row.d_temperature)
     BLOCK: tl.constexpr = REPEATS * LANES * WIDTH
     tiles = (tl.zeros((), tl.int64) + call.n + (BLOCK - 1)) // BLOCK
     for step in range(program, tiles, programs):
         index = part_indices((tiles - 1 - step) * BLOCK, 0, REPEATS, LANES, WIDTH)
         inside = exist(index, call.n, WIDTH)
         r = load_scores(call, outer, inner, index, inside, LARGEST, WIDTH, COMPUTE)
-        g = load_values(grad, outer, inner, index, inside, WIDTH).to(COMPUTE)
-        d = _score_gradient(r, g, mean_grad, rows, LARGEST, COMPUTE)
+        g, _ = _load_grad(grad, outer, inner, index, inside, r, WIDTH, OUTPUT)
+        d = _score_gradient(r, g, of_row, rows, LARGEST, OUTPUT, COMPUTE)
         store_values(out, outer, inner, index, inside, d, WIDTH)

@@ -36,6 +36,8 @@ RUN = 4
 SHARED_SAMPLES = ((30_000_000, 8192), (math.inf, 16384))
 #: Numbers that are told of each chunk, a power of two.
 FIELDS = 8
+#: Numbers that a launch may tell a later one of each row.
+NOTES = 8
 #: Scores of a part that a thread holds: what is added up side by side; more of them compile faster.
 PART, PART_OF_BLOCK = 4, 8
 
@@ -155,9 +157,9 @@ def lanes_of(chunks: int, warps: int) -> int:
     """Room for what is told of each chunk.
 
     Every thread reads words of its own, so that all of them hear the same: were a word read by
-    two, one might find it there a moment before the other.
+    two, one might find it there a moment before the other. A line has room for NOTES, too.
     """
-    return max(power_of_two(chunks), 32 * warps // FIELDS)
+    return max(power_of_two(chunks), 32 * warps // FIELDS, NOTES)
 
 
 def power_of_two(count: int) -> int:
@@ -213,10 +215,8 @@ def team_plan(n: int, row_count: int, itemsize: int, width: int) -> TeamPlan | N
     return TeamPlan(block, chunks, warps, width, registers=128 if warps > 8 else None)
 
 
-def cached_plan(n: int, row_count: int, itemsize: int, width: int) -> TeamPlan | None:
-    """How rows are read by several programs each in every pass, where the cache keeps them."""
-    if n * row_count * itemsize > CACHED_BYTES:
-        return None
+def reading_plan(n: int, row_count: int, itemsize: int, width: int) -> TeamPlan:
+    """How rows are read by several programs each in every pass."""
     warps = 32
     block = 32 * warps * 64 // itemsize
     chunks = max(1, PROGRAMS // row_count)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .mask import is_in_limit
+from .mask import are_plain
 from .numbers import any_row, smallest_normal
 from .passes import Source, read_parts
 from .solve import guess_of, solve, survey_rows
@@ -21,25 +21,28 @@ FEW_LANES = tl.constexpr(256)
 
 @triton.jit
 def _solve_tile(
-    source, out, is_row, k, t, start, origin, HARD: tl.constexpr, COMPUTE: tl.constexpr
+    source, out, is_row, k, t, start, origin, OUTPUT: tl.constexpr, COMPUTE: tl.constexpr
 ):
-    """Threshold pairs of rows in registers, and their masks, which are written."""
+    """Threshold pairs of rows in registers, and what is written of them."""
     survey, mean, square = survey_rows(source, origin, source.call.n, COMPUTE)
     is_hard = t < smallest_normal(COMPUTE)
     guess = guess_of(survey, origin, mean, square, k, t, start, is_hard, COMPUTE)
     meetings = tl.zeros((), tl.int32)  # there is nobody to meet
     pair, _ = solve(source, survey, k, t, is_hard, guess, None, meetings, COMPUTE)
-    none = 0.0 * k
-    if HARD:
-        is_ranked = t >= 0
-        near = guess_of(survey, origin, mean, square, k, t, start, is_ranked, COMPUTE)
-        ranked, _ = solve(source, survey, k, t, is_ranked, near, None, meetings, COMPUTE)
-        write_read(source, 0, source.PARTS, out, is_row, k, t, ranked, none, True, COMPUTE)
-    else:
-        if any_row(is_in_limit(pair.hi, t, COMPUTE)):
-            write_read(source, 0, source.PARTS, out, is_row, k, t, pair, none, False, COMPUTE)
+    written = pair
+    if OUTPUT == "hard":
+        if any_row(~is_hard):
+            is_ranked = t >= 0
+            near = guess_of(survey, origin, mean, square, k, t, start, is_ranked, COMPUTE)
+            written, _ = solve(source, survey, k, t, is_ranked, near, None, meetings, COMPUTE)
+    if OUTPUT != "threshold":
+        if any_row(~are_plain(written, k, t, OUTPUT, COMPUTE)):
+            none = 0.0 * k
+            write_read(
+                source, 0, source.PARTS, out, is_row, k, t, written, none, OUTPUT, COMPUTE
+            )
         else:
-            write_held(source, source.r, 0, out, is_row, t, pair, COMPUTE)
+            write_held(source, source.r, 0, out, is_row, k, t, written, OUTPUT, COMPUTE)
     return pair
 
 
@@ -51,7 +54,7 @@ def tile_forward(
     out,
     threshold,
     LARGEST: tl.constexpr,
-    HARD: tl.constexpr,
+    OUTPUT: tl.constexpr,
     PADDED: tl.constexpr,
     ROWS: tl.constexpr,
     PARTS: tl.constexpr,
@@ -81,6 +84,6 @@ def tile_forward(
             *(r, 0, call, outer, inner, None, 0, None),
             *(LANES <= FEW_LANES, PADDED, LARGEST, PARTS, REPEATS, LANES, WIDTH, 1),
         ),
-        *(out, is_row, k, t, start, origin, HARD, COMPUTE),
+        *(out, is_row, k, t, start, origin, OUTPUT, COMPUTE),
     )
     store_pair(threshold, row, pair.hi, pair.lo, is_row)

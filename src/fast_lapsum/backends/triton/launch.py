@@ -14,14 +14,15 @@ from ...solvers.backend import compute_dtype
 from . import relaunch
 from .config import (
     BLOCKS_BACKWARD,
+    CACHED_BYTES,
     MANY_ROWS,
     TILES_BACKWARD,
     LongBackwardPlan,
     TilePlan,
-    cached_plan,
     long_plan,
     longest_block,
     longest_block_backward,
+    reading_plan,
     shared_plan,
     team_plan,
     tile_plan,
@@ -92,47 +93,56 @@ def forward(
     mask: Tensor | None,
     warm_start: Tensor | None,
     largest: bool,
-    hard: bool,
+    output: str,
     out_dtype: torch.dtype,
     plan: ForwardPlan | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Mask and threshold pairs. A budget that does not fit a row makes the row NaN."""
+    """What ``output`` says (see _ops.py) and threshold pairs.
+
+    A budget that does not fit a row makes the row NaN.
+    """
     n = scores.shape[-1]
     kept = compute_dtype(scores.dtype)
     if kept == torch.float64:
         budget, budget_number = _fitting(budget, budget_number, scores, exactly=True)
         temperature, temperature_number = _fitting(temperature, temperature_number, scores)
-    out = torch.empty_like(scores, dtype=out_dtype)
+    is_written = output != "threshold"
+    out = (
+        torch.empty_like(scores, dtype=out_dtype)
+        if is_written
+        else scores.new_empty((0,), dtype=out_dtype)
+    )
     threshold = scores.new_empty((*scores.shape[:-1], 2), dtype=kept)
+    is_limit = temperature is None and temperature_number < torch.finfo(kept).tiny
     numbers = Numbers(*split_float64(budget_number), *split_float64(temperature_number))
     key = None
     plain = budget is temperature is mask is warm_start is None and plan is None
     if plain and n and scores.is_contiguous():
         device, address = scores.device.index, scores.data_ptr()
-        key = (scores.dtype, out_dtype, scores.numel(), n, largest, hard, device, address % 16 == 0)
+        key = (scores.dtype, out_dtype, scores.numel(), n, largest, output, is_limit, device)
+        key = (*key, address % 16 == 0)
         if (again := relaunch.find(key, device)) is not None:
             call = again.call._replace(
                 scores=again.call.scores._replace(start=address), numbers=numbers
             )
-            (result,) = again.results
-            result = result._replace(start=out.data_ptr())
+            result = again.results[0]._replace(start=out.data_ptr()) if is_written else None
             given = (call, again.row_count, None, result, threshold.data_ptr())
             try:
                 relaunch.run(again, device, given, *_words(again.words, scores, torch.int64))
                 return out, threshold
             except RuntimeError as error:  # there is less room now
                 shrink_room(scores.device, again.room, error)
-    if hard and budget is not None:  # only a whole budget has a hard mask
+    if output == "hard" and budget is not None:  # only a whole budget has a hard mask
         budget = torch.where(budget == budget.floor(), budget, math.nan)
     if n > longest_block(kept.itemsize):  # one group of all rows, whatever is expanded
         budget = None if budget is None else budget.contiguous()
         temperature = None if temperature is None else temperature.contiguous()
     compute = tl.float64 if kept == torch.float64 else tl.float32
-    tensors = (scores, mask, budget, temperature, warm_start, out)
+    tensors = (scores, mask, budget, temperature, warm_start, out if is_written else None)
     with on_device(scores):
         for group in groups(tensors):
             row_count = group.outer * group.inner
-            steps = (_along(scores, n), _along(mask, n), 1, 1, 1, _along(out, n))
+            steps = (_along(scores, n), _along(mask, n), 1, 1, 1, _along(tensors[-1], n))
             views = [
                 _rows(x, group, place, step)
                 for place, (x, step) in enumerate(zip(tensors, steps, strict=True))
@@ -145,9 +155,11 @@ def forward(
             made = None
             while made is None:
                 room = room_of(scores.device)
-                chosen = plan or _plan(n, row_count, kept.itemsize, width, room)
-                overlap = can_overlap(scores.device)
-                planned = forward_steps(chosen, n, row_count, room, overlap, largest, hard, compute)
+                chosen = plan or _plan(n, row_count, kept.itemsize, width, room, is_written)
+                planned = forward_steps(
+                    *(chosen, n, row_count, room, can_overlap(scores.device)),
+                    *(largest, output, is_limit, compute),
+                )
                 try:
                     made = relaunch.launch(
                         planned, lead, *_words(planned.words, scores, torch.int64)
@@ -175,15 +187,21 @@ def _width(tensors: tuple[Tensor | None, ...], group: Group) -> int:
     return width
 
 
-def _plan(n: int, row_count: int, itemsize: int, width: int, room: int) -> ForwardPlan:
-    """Rows that no program holds: a team's where there are few, one program's where many."""
+def _plan(
+    n: int, row_count: int, itemsize: int, width: int, room: int, is_written: bool = True
+) -> ForwardPlan:
+    """Rows that no program holds: a team's where there are few, one program's where many.
+
+    Where nothing is written there is no memory for lists, and rows are read in every pass.
+    """
     if n <= longest_block(itemsize):
         return tile_plan(n, width, itemsize)
-    if row_count >= MANY_ROWS:
+    if row_count >= MANY_ROWS and is_written:
         return long_plan(n, row_count, width)
     team = team_plan(n, row_count, itemsize, width)
     if team is None or team.chunks > room:
-        team = cached_plan(n, row_count, itemsize, width)
+        is_read = not is_written or n * row_count * itemsize <= CACHED_BYTES
+        team = reading_plan(n, row_count, itemsize, width) if is_read else None
     return team or shared_plan(n, row_count, width)
 
 
@@ -195,13 +213,18 @@ def backward(
     mask: Tensor | None,
     threshold: Tensor,
     largest: bool,
+    output: str,
     per_row: bool,
     plan: TilePlan | LongBackwardPlan | None = None,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Gradients for scores, and with ``per_row`` for budget and temperature."""
+    """Gradients of what ``output`` says: for scores, and with ``per_row`` for budget and temperature.
+
+    That of a threshold has one ``grad`` for each row.
+    """
     n = scores.shape[-1]
     if scores.dtype == torch.float64:
         temperature, temperature_number = _fitting(temperature, temperature_number, scores)
+    output = "mask" if output == "hard" else output
     out = torch.empty_like(scores)
     threshold = threshold.contiguous()
     numbers = Numbers(0.0, 0.0, *split_float64(temperature_number))
@@ -211,7 +234,7 @@ def backward(
         device = scores.device.index
         addresses = scores.data_ptr(), grad.data_ptr(), threshold.data_ptr()
         aligned = tuple(address % 64 for address in addresses)  # grad may be wider than scores
-        key = (scores.dtype, grad.dtype, scores.numel(), n, largest, device, aligned)
+        key = (scores.dtype, grad.dtype, scores.numel(), n, largest, output, device, aligned)
         if (again := relaunch.find(key, device)) is not None:
             call = again.call._replace(
                 scores=again.call.scores._replace(start=addresses[0]), numbers=numbers
@@ -228,7 +251,8 @@ def backward(
     with on_device(scores):
         for group in groups(tensors):
             row_count = group.outer * group.inner
-            steps = (_along(scores, n), _along(mask, n), _along(grad, n), 1, _along(out, n))
+            of_grad = 1 if output == "threshold" else _along(grad, n)
+            steps = (_along(scores, n), _along(mask, n), of_grad, 1, _along(out, n))
             v_scores, v_mask, v_grad, v_temperature, v_out = (
                 _rows(x, group, place, step)
                 for place, (x, step) in enumerate(zip(tensors, steps, strict=True))
@@ -238,7 +262,7 @@ def backward(
             d_views: list[Tensor | None] = [d.view(-1)[group.first_row :] for d in d_rows]
             lead = (call, row_count, v_grad, pairs, v_out, *(d_views or (None, None)))
             chosen = plan or _backward_plan(n, threshold.itemsize, _width(tensors, group))
-            planned = backward_steps(chosen, n, row_count, largest, per_row, compute)
+            planned = backward_steps(chosen, n, row_count, largest, output, per_row, compute)
             made = relaunch.launch(planned, lead, *_words(planned.words, scores, torch.float64))
             if key is not None:
                 relaunch.keep(key, made, v_grad, v_out)

@@ -11,13 +11,12 @@ import triton.language as tl
 
 from .band import Band
 from .gather import gather
-from .mask import is_in_limit
 from .numbers import any_row, exponent_scale, smallest_normal
 from .passes import Source, Survey, over_rows
 from .sample import sample_place, sample_point
 from .solve import Guess, Pair, solve
 from .views import Call, budget_of, coordinates, temperature_of
-from .write import store_pair, write_any_chunks, write_hard_chunks, write_soft_chunks
+from .write import store_pair, write_row
 
 #: A band that is too full is read again, and one that does not hold the root is followed by all on
 #: that side, and by all there is.
@@ -51,6 +50,7 @@ def solve_row(
     lo = tl.zeros_like(hi)
     above_boundary = 0.0 * k
     is_row = outer >= 0
+    is_spent = ~is_row
     is_open = is_row
     is_tried = ~is_row
     bands = 0
@@ -93,25 +93,13 @@ def solve_row(
                 ),
                 *(survey, k, t, is_hard, Guess(low, low, low), None, crossings, COMPUTE),
             )
-            hi, lo, above_boundary = pair.hi, pair.lo, pair.above
+            hi, lo, above_boundary, is_spent = pair.hi, pair.lo, pair.above, pair.is_spent
             is_open = pair.missed != 0
             next_low = tl.where((pair.missed == 1) & (~is_tried), high, float("-inf"))
             high = tl.where((pair.missed == -1) & (~is_tried), low, float("inf"))
             low = next_low
             is_tried = is_row
-    return Pair(hi, lo, above_boundary, is_open), crossings
-
-
-@triton.jit
-def write_row(source, out, k, t, pair, HARD: tl.constexpr, COMPUTE: tl.constexpr):
-    """A member's part of a row's mask."""
-    if HARD:
-        write_hard_chunks(source, out, k, t, pair, COMPUTE)
-    else:
-        if any_row(is_in_limit(pair.hi, t, COMPUTE)):
-            write_any_chunks(source, out, k, t, pair, COMPUTE)
-        else:
-            write_soft_chunks(source, out, t, pair, COMPUTE)
+    return Pair(hi, lo, above_boundary, is_spent, is_open), crossings
 
 
 @triton.jit(do_not_specialize=["row_count"])
@@ -122,7 +110,7 @@ def long_forward(
     out,
     threshold,
     LARGEST: tl.constexpr,
-    HARD: tl.constexpr,
+    OUTPUT: tl.constexpr,
     READ: tl.constexpr,
     LISTED: tl.constexpr,
     WRITTEN: tl.constexpr,
@@ -141,9 +129,12 @@ def long_forward(
     t = temperature_of(call, outer, inner)
     is_limit = t < smallest_normal(COMPUTE)
     nothing = (0 * k).to(COMPUTE)
-    pair = Pair(nothing, nothing, 0 * k, k != k)
+    pair = Pair(nothing, nothing, 0 * k, k != k, k != k)
     alone = tl.zeros((), tl.int32)
-    for turn in range(1 + HARD):
+    turns = 1
+    if OUTPUT == "hard":  # for the threshold and for the boundary, which may be the same
+        turns += any_row(~is_limit).to(tl.int32)
+    for turn in range(turns):
         is_hard = is_limit | (turn > 0)
         place = sample_place(call, outer, inner, k, t, is_hard, LARGEST, SAMPLE, 1, LANES, COMPUTE)
         pair, _ = solve_row(
@@ -161,5 +152,5 @@ def long_forward(
             *(None, 0, call, outer, inner, None, call.n, None),
             *(False, True, LARGEST, 1, WRITTEN, LANES, WIDTH, 1),
         ),
-        *(out, k, t, pair, HARD, COMPUTE),
+        *(out, k, t, pair, OUTPUT, COMPUTE),
     )

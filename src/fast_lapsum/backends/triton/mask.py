@@ -1,11 +1,11 @@
-"""p of scores whose threshold pair is known."""
+"""p of scores whose threshold pair is known, its logarithm, and hard masks."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from .numbers import exponent_scale, smallest_normal
+from .numbers import LN2, exponent_scale, smallest_normal
 from .views import across
 
 
@@ -45,6 +45,64 @@ def any_mask(r, hi, lo, t, COMPUTE: tl.constexpr):
     q = tl.where(r == float("-inf"), 0.0, q)
     q = tl.where(across(hi != hi), float("nan"), q)
     return tl.where(across(is_limit), q, p)
+
+
+@triton.jit
+def _soft_log(r, hi, lo, t, COMPUTE: tl.constexpr):
+    """log p: u - log 2 below the threshold, log(1 - e^-u / 2) above it, to its last digits."""
+    u = ((r - across(hi)) - across(lo)) * across(1 / t.to(COMPUTE))
+    half = 0.5 * tl.exp2(tl.maximum(u, 0.0) * -1.4426950408889634)
+    p = 1 - half
+    # The logarithm of a rounded p, by as much as the rounding moved it.
+    moved = p - 1
+    is_one = moved == 0
+    log_p = tl.where(is_one, -half, tl.log(p) * (half / tl.where(is_one, 1.0, -moved)))
+    return tl.where(u > 0, log_p, u - LN2)  # NaN stays NaN
+
+
+@triton.jit
+def _any_log(r, pair, t, COMPUTE: tl.constexpr):
+    """The same of rows of any kind."""
+    is_limit = is_in_limit(pair.hi, t, COMPUTE)
+    log_p = _soft_log(r, pair.hi, pair.lo, tl.where(is_limit, 1.0, t), COMPUTE)
+    nothing = float("-inf")
+    log_p = tl.where(across(pair.is_spent), tl.where(r == float("inf"), 0.0, nothing), log_p)
+    q = tl.log(tl.where(r == across(pair.hi), across(pair.lo), (r > across(pair.hi)).to(COMPUTE)))
+    q = tl.where(r == float("-inf"), nothing, q)
+    log_p = tl.where(across(is_limit), q, log_p)
+    return tl.where(across(pair.hi != pair.hi), float("nan"), log_p)
+
+
+@triton.jit
+def plain_output(r, pair, k, t, OUTPUT: tl.constexpr, COMPUTE: tl.constexpr):
+    """What is written of rows that :func:`are_plain`."""
+    if OUTPUT == "hard":
+        p = (r >= across(tl.where(k > 0, pair.hi, float("inf")))).to(COMPUTE)
+        return tl.where(across(pair.hi != pair.hi), float("nan"), p)
+    elif OUTPUT == "log":
+        return _soft_log(r, pair.hi, pair.lo, t, COMPUTE)
+    else:
+        return soft_mask(r, pair.hi, pair.lo, t, COMPUTE)
+
+
+@triton.jit
+def any_output(r, pair, t, OUTPUT: tl.constexpr, COMPUTE: tl.constexpr):
+    """The mask, or its logarithm, of rows of any kind."""
+    if OUTPUT == "log":
+        return _any_log(r, pair, t, COMPUTE)
+    else:
+        return any_mask(r, pair.hi, pair.lo, t, COMPUTE)
+
+
+@triton.jit
+def are_plain(pair, k, t, OUTPUT: tl.constexpr, COMPUTE: tl.constexpr):
+    """Rows that need no case of their own: soft ones, or hard ones that take all tied scores."""
+    if OUTPUT == "hard":
+        is_plain = (pair.lo == 1) | (k <= 0) | (pair.hi != pair.hi)
+        return is_plain & (pair.hi < float("inf"))
+    else:
+        is_plain = ~is_in_limit(pair.hi, t, COMPUTE)
+        return is_plain & (~pair.is_spent) if OUTPUT == "log" else is_plain
 
 
 @triton.jit

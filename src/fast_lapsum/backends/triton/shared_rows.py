@@ -1,7 +1,8 @@
 """The forward call on a few rows that are too long to hold: a launch each for the sample, the
 reading of all chunks, the root in the band, which is a team's work, and the mask.
 
-With a hard mask the first three are done in two turns: for the threshold and for the boundary.
+With a hard mask the first three are done in two turns: for the threshold, and for the boundary,
+which at t = 0 is the same.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ import triton
 import triton.language as tl
 
 from .gather import gather_chunks
-from .long_rows import solve_row, write_row
-from .numbers import exponent_scale, smallest_normal
+from .long_rows import solve_row
+from .numbers import any_row, exponent_scale, smallest_normal
 from .passes import Source
 from .sample import Place, sample_place
 from .solve import Pair
 from .team import Team, await_last, begin_next, clear, read_note, words_of, write_note
 from .views import budget_of, coordinates, temperature_of
-from .write import leave_ties, store_pair
+from .write import leave_ties, store_pair, write_row
 
 
 @triton.jit(do_not_specialize=["row_count", "turn"])
@@ -106,7 +107,7 @@ def solve_rows(
     length,
     size,
     turn,
-    HARD: tl.constexpr,
+    OUTPUT: tl.constexpr,
     LARGEST: tl.constexpr,
     READ: tl.constexpr,
     LISTED: tl.constexpr,
@@ -140,21 +141,24 @@ def solve_rows(
             *(out, Place(low, high, point), k, t, is_hard, tl.zeros((), tl.int32)),
             *(LISTED, SAMPLE, RUN, COMPUTE),
         )
-        if HARD:
+        if OUTPUT == "hard":
             if turn > 0:
                 leave_ties(
                     Source(
                         *(None, 0, call, outer, inner, team, length, None),
                         *(False, True, LARGEST, 1, READ, LANES, 1, CHUNK_LANES),
                     ),
-                    *(pair, crossings, COMPUTE),
+                    *(pair, k, t, crossings, COMPUTE),
                 )
-                if member == 0:
-                    # All have met since they read what stood there.
-                    write_note(team.words, 0, pair.hi, CHUNK_LANES)
-                    write_note(team.words, 1, pair.above, CHUNK_LANES)
-        if (member == 0) & (turn == 0):
-            store_pair(threshold, row, pair.hi, pair.lo, row >= 0)
+        if member == 0:
+            if OUTPUT == "hard":
+                write_note(team.words, 3, pair.hi, CHUNK_LANES)
+                write_note(team.words, 4, pair.lo, CHUNK_LANES)
+                write_note(team.words, 5, pair.above, CHUNK_LANES)
+            if OUTPUT == "log":
+                write_note(team.words, 3, pair.is_spent, CHUNK_LANES)
+            if (turn == 0) | any_row(t < smallest_normal(COMPUTE)):
+                store_pair(threshold, row, pair.hi, pair.lo, row >= 0)
 
 
 @triton.jit(do_not_specialize=["row_count", "chunks"])
@@ -167,7 +171,7 @@ def write_rows(
     words,
     chunks,
     length,
-    HARD: tl.constexpr,
+    OUTPUT: tl.constexpr,
     LARGEST: tl.constexpr,
     WRITTEN: tl.constexpr,
     LANES: tl.constexpr,
@@ -184,16 +188,21 @@ def write_rows(
     k = budget_of(call, outer, inner)
     t = temperature_of(call, outer, inner)
     team = Team(words_of(words, row_number, CHUNK_LANES), chunk, chunks, chunks)
-    if HARD:
-        hi = read_note(team.words, 0, CHUNK_LANES).to(COMPUTE)
-        pair = Pair(hi, 0 * hi, read_note(team.words, 1, CHUNK_LANES), hi != hi)
+    none = tl.zeros((1,), tl.int32)
+    if OUTPUT == "hard":
+        hi = read_note(team.words, 3, CHUNK_LANES).to(COMPUTE)
+        lo = read_note(team.words, 4, CHUNK_LANES).to(COMPUTE)
+        pair = Pair(hi, lo, read_note(team.words, 5, CHUNK_LANES), none != 0, none)
     else:
-        hi = tl.load(threshold + 2 * row)
-        pair = Pair(hi, tl.load(threshold + 2 * row + 1), 0 * k, hi != hi)
+        is_spent = none != 0
+        if OUTPUT == "log":
+            is_spent = read_note(team.words, 3, CHUNK_LANES) != 0
+        hi, lo = tl.load(threshold + 2 * row), tl.load(threshold + 2 * row + 1)
+        pair = Pair(hi, lo, 0 * k, is_spent, none)
     write_row(
         Source(
             *(None, 0, call, outer, inner, team, length, None),
             *(False, True, LARGEST, 1, WRITTEN, LANES, WIDTH, CHUNK_LANES),
         ),
-        *(out, k, t, pair, HARD, COMPUTE),
+        *(out, k, t, pair, OUTPUT, COMPUTE),
     )

@@ -42,12 +42,14 @@ class Guess(NamedTuple):
 class Pair(NamedTuple):
     """Threshold pairs, and in the hard limit how many scores are above the boundary.
 
+    ``is_spent``: +inf scores take all of the budget, and finite ones nothing.
     Of the scores in a band: whether the root is below it (-1), above it (1) or was not found (2).
     """
 
     hi: Any
     lo: Any
     above: Any
+    is_spent: Any
     missed: Any
 
 
@@ -228,4 +230,5 @@ def solve(source, survey, k, t, is_hard, guess, look, crossings, COMPUTE: tl.con
             missed = tl.where(is_open & (hi != hi), 2, missed)
     nothing = float("nan")
     hi = tl.where(is_answered, hi, nothing)
-    return Pair(hi, tl.where(is_answered, lo, nothing), above, missed), crossings
+    lo = tl.where(is_answered, lo, nothing)
+    return Pair(hi, lo, above, takes_none, missed), crossings

@@ -56,21 +56,23 @@ def forward_steps(
     room: int,
     overlap: bool,
     largest: bool,
-    hard: bool,
+    output: str,
+    is_limit: bool,
     compute: tl.dtype,
 ) -> Steps:
     """``room`` is for so many programs that wait for each other.
 
     With ``overlap`` a launch begins before the last one has ended, and waits for it where it must.
+    ``is_limit``: the temperature is 0 in all rows.
     """
     if isinstance(plan, TilePlan):
-        return _tiles(plan, n, row_count, largest, hard, compute)
+        return _tiles(plan, n, row_count, largest, output, compute)
     if isinstance(plan, LongPlan):
-        return _long(plan, row_count, largest, hard, compute)
+        return _long(plan, row_count, largest, output, compute)
     if isinstance(plan, TeamPlan):
-        made = _team(plan, n, row_count, room, largest, hard, compute)
+        made = _team(plan, n, row_count, room, largest, output, compute)
     else:
-        made = _shared(plan, n, row_count, room, largest, hard, compute)
+        made = _shared(plan, n, row_count, room, largest, output, is_limit, compute)
     return made._replace(
         steps=[_overlapping(step, i, overlap) for i, step in enumerate(made.steps)]
     )
@@ -82,11 +84,11 @@ def _overlapping(step: Step, place: int, overlap: bool) -> Step:
 
 
 def _tiles(
-    plan: TilePlan, n: int, row_count: int, largest: bool, hard: bool, compute: tl.dtype
+    plan: TilePlan, n: int, row_count: int, largest: bool, output: str, compute: tl.dtype
 ) -> Steps:
     constants = {
         "LARGEST": largest,
-        "HARD": hard,
+        "OUTPUT": output,
         "PADDED": n != plan.block,
         "ROWS": plan.rows,
         "PARTS": plan.parts,
@@ -103,10 +105,10 @@ def _tiles(
     return Steps([Step(tile_forward, -(-row_count // plan.rows), (), constants, options)])
 
 
-def _long(plan: LongPlan, row_count: int, largest: bool, hard: bool, compute: tl.dtype) -> Steps:
+def _long(plan: LongPlan, row_count: int, largest: bool, output: str, compute: tl.dtype) -> Steps:
     constants = {
         "LARGEST": largest,
-        "HARD": hard,
+        "OUTPUT": output,
         "READ": plan.read,
         "LISTED": plan.listed,
         "WRITTEN": plan.written,
@@ -120,11 +122,12 @@ def _long(plan: LongPlan, row_count: int, largest: bool, hard: bool, compute: tl
 
 
 def _team(
-    plan: TeamPlan, n: int, row_count: int, room: int, largest: bool, hard: bool, compute: tl.dtype
+    plan: TeamPlan, n: int, row_count: int, room: int, largest: bool, output: str, compute: tl.dtype
 ) -> Steps:
     lanes = lanes_of(plan.chunks, plan.warps)
     guess = {
         "LARGEST": largest,
+        "OUTPUT": output,
         "SAMPLE": plan.sample,
         "RUN": plan.run,
         "LANES": 32 * plan.sample_warps,
@@ -135,7 +138,7 @@ def _team(
     together = {
         "LARGEST": largest,
         "HELD": is_held,
-        "HARD": hard,
+        "OUTPUT": output,
         "PADDED": n != plan.chunks * plan.block,
         "PARTS": plan.parts,
         "REPEATS": plan.repeats,
@@ -161,7 +164,8 @@ def _shared(
     row_count: int,
     room: int,
     largest: bool,
-    hard: bool,
+    output: str,
+    is_limit: bool,
     compute: tl.dtype,
 ) -> Steps:
     lanes = lanes_of(plan.chunks, plan.warps)
@@ -183,9 +187,9 @@ def _shared(
     placing = sample | {"LANES": 32 * plan.sample_warps} | each
     gathering = {"READ": plan.read, "LISTED": plan.listed // wider} | each
     gathering |= {"LANES": plan.lanes * wider}
-    solving = {"HARD": hard, "READ": plan.read_again} | lists | few | each
+    solving = {"OUTPUT": output, "READ": plan.read_again} | lists | few | each
     steps = []
-    for turn in range(1 + hard):
+    for turn in range(is_limit, 2) if output == "hard" else (0,):
         steps += [
             Step(
                 place_rows,
@@ -210,9 +214,9 @@ def _shared(
             ),
         ]
     # Chunks know of ties before them, and are written as they are. Other masks can be cut finer.
-    if not hard:
+    if output != "hard":
         shape = (-(-n // plan.piece), plan.piece)
-    writing = {"HARD": hard, "WRITTEN": plan.written, "LANES": plan.lanes, "WIDTH": plan.width}
+    writing = {"OUTPUT": output, "WRITTEN": plan.written, "LANES": plan.lanes, "WIDTH": plan.width}
     writing |= each
     options = options | {"maxnreg": 64}
     steps.append(Step(write_rows, row_count * shape[0], shape, writing, options))
@@ -224,10 +228,11 @@ def backward_steps(
     n: int,
     row_count: int,
     largest: bool,
+    output: str,
     per_row: bool,
     compute: tl.dtype,
 ) -> Steps:
-    each = {"LANES": plan.lanes, "WIDTH": plan.width, "COMPUTE": compute}
+    each = {"OUTPUT": output, "LANES": plan.lanes, "WIDTH": plan.width, "COMPUTE": compute}
     if isinstance(plan, TilePlan):
         repeats = plan.parts * plan.repeats
         constants = {"LARGEST": largest, "PADDED": n != plan.block, "ROWS": plan.rows}

@@ -10,21 +10,14 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .mask import is_in_limit
+from .mask import are_plain
 from .numbers import any_row, exponent_scale, smallest_normal
 from .passes import Look, Source, Survey, over_rows, read_parts
 from .sample import sample_guess
 from .solve import Guess, solve
 from .team import Team, await_last, begin_next, clear, read_note, words_of, write_note
 from .views import budget_of, coordinates, temperature_of, warm_start_of
-from .write import (
-    leave_ties,
-    store_pair,
-    write_any_chunks,
-    write_hard_chunks,
-    write_held,
-    write_soft_chunks,
-)
+from .write import leave_ties, store_pair, write_any_chunks, write_held, write_row
 
 
 @triton.jit(do_not_specialize=["row_count"])
@@ -36,6 +29,7 @@ def guess_rows(
     threshold,
     words,
     LARGEST: tl.constexpr,
+    OUTPUT: tl.constexpr,
     SAMPLE: tl.constexpr,
     RUN: tl.constexpr,
     LANES: tl.constexpr,
@@ -56,11 +50,26 @@ def guess_rows(
     start = warm_start_of(warm_start, outer, inner, LARGEST, COMPUTE)
     write_note(words, 0, tl.where((start == start) & (~is_hard), start, guess.b), CHUNK_LANES)
     write_note(words, 1, guess.error, CHUNK_LANES)
+    if OUTPUT == "hard":
+        if any_row(~is_hard):
+            guess = sample_guess(
+                *(call, outer, inner, k, 0 * t, t >= 0),
+                *(LARGEST, SAMPLE, RUN, LANES, COMPUTE),
+            )
+        write_note(words, 2, guess.b, CHUNK_LANES)
+        write_note(words, 3, guess.error, CHUNK_LANES)
+
+
+@triton.jit
+def _read_guess(words, i, LANES: tl.constexpr, COMPUTE: tl.constexpr):
+    """A guess from the launch before."""
+    b = read_note(words, i, LANES).to(COMPUTE)
+    return Guess(b, read_note(words, i + 1, LANES).to(COMPUTE), b)
 
 
 @triton.jit
 def _solve_row(
-    source, again, total, out, threshold, row, HARD: tl.constexpr, COMPUTE: tl.constexpr
+    source, again, total, out, threshold, row, OUTPUT: tl.constexpr, COMPUTE: tl.constexpr
 ):
     """A member's part in one row that a team shares; ``again`` reads its chunks from memory.
 
@@ -73,8 +82,8 @@ def _solve_row(
     t = temperature_of(call, outer, inner)
     is_hard = t < smallest_normal(COMPUTE)
     crossings = tl.zeros((), tl.int32)
-    b = read_note(source.team.words, 0, source.CHUNK_LANES).to(COMPUTE)
-    error = read_note(source.team.words, 1, source.CHUNK_LANES).to(COMPUTE)
+    guess = _read_guess(source.team.words, 0, source.CHUNK_LANES, COMPUTE)
+    b = guess.b
     inverse = exponent_scale(tl.where(is_hard, smallest_normal(COMPUTE), t), COMPUTE)
     found, crossings = over_rows(source, (b, inverse), crossings, "first", COMPUTE)
     above, below, higher, nothings, lowest, highest = found
@@ -85,23 +94,26 @@ def _solve_row(
         counted, crossings = over_rows(source, (0 * b,), crossings, "survey", COMPUTE)
         finite, infinite, nans, lowest, highest, _, _ = counted
     survey = Survey(finite, infinite, nans, lowest.to(COMPUTE), highest.to(COMPUTE))
-    guess = Guess(b, error, b)
     pair, crossings = solve(source, survey, k, t, is_hard, guess, look, crossings, COMPUTE)
     if source.team.member == 0:
         store_pair(threshold, row, pair.hi, pair.lo, row >= 0)
-    if HARD:
-        near = Guess(pair.hi, t.to(COMPUTE), pair.hi)
-        boundary, crossings = solve(source, survey, k, t, t >= 0, near, None, crossings, COMPUTE)
-        leave_ties(again, boundary, crossings, COMPUTE)
-        write_hard_chunks(again, out, k, t, boundary, COMPUTE)
-    else:
-        if any_row(is_in_limit(pair.hi, t, COMPUTE)):
-            write_any_chunks(again, out, k, t, pair, COMPUTE)
+    written = pair
+    if OUTPUT == "hard":
+        if any_row(~is_hard):
+            near = _read_guess(source.team.words, 2, source.CHUNK_LANES, COMPUTE)
+            written, crossings = solve(source, survey, k, t, t >= 0, near, None, crossings, COMPUTE)
+        leave_ties(again, written, k, t, crossings, COMPUTE)
+    if OUTPUT != "threshold":
+        if source.r is None:
+            write_row(again, out, k, t, written, OUTPUT, COMPUTE)
         else:
-            if source.r is None:
-                write_soft_chunks(again, out, t, pair, COMPUTE)
+            if any_row(~are_plain(written, k, t, OUTPUT, COMPUTE)):
+                write_any_chunks(again, out, k, t, written, OUTPUT, COMPUTE)
             else:
-                write_held(source, source.r, source.first, out, source.outer >= 0, t, pair, COMPUTE)
+                write_held(
+                    *(source, source.r, source.first, out, source.outer >= 0),
+                    *(k, t, written, OUTPUT, COMPUTE),
+                )
 
 
 @triton.jit(do_not_specialize=["row_count", "size", "chunks"])
@@ -117,7 +129,7 @@ def team_forward(
     length,
     LARGEST: tl.constexpr,
     HELD: tl.constexpr,
-    HARD: tl.constexpr,
+    OUTPUT: tl.constexpr,
     PADDED: tl.constexpr,
     PARTS: tl.constexpr,
     REPEATS: tl.constexpr,
@@ -162,7 +174,7 @@ def team_forward(
                     *(None, first, call, outer, inner, team, length, None),
                     *(False, PADDED, LARGEST, PARTS, REPEATS, LANES, WIDTH, CHUNK_LANES),
                 ),
-                *(total, out, threshold, row, HARD, COMPUTE),
+                *(total, out, threshold, row, OUTPUT, COMPUTE),
             )
         else:
             await_last(OVERLAP)
@@ -175,5 +187,5 @@ def team_forward(
                     *(None, first, call, outer, inner, team, length, None),
                     *(False, True, LARGEST, PARTS, REPEATS, LANES, WIDTH, CHUNK_LANES),
                 ),
-                *(total, out, threshold, row, HARD, COMPUTE),
+                *(total, out, threshold, row, OUTPUT, COMPUTE),
             )

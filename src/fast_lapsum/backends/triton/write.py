@@ -1,11 +1,15 @@
-"""Writing the results: masks of parts in registers, of parts that are read again, pairs."""
+"""Writing the results: of parts in registers, of parts that are read again, and pairs.
+
+OUTPUT is what is written: the "mask", a "hard" one, the "log" of the mask, or the "threshold" alone.
+"""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from .mask import any_mask, hard_mask, soft_mask, ties_in
+from .mask import any_output, are_plain, hard_mask, plain_output, ties_in
+from .numbers import any_row
 from .passes import parts_of, read_part, read_parts
 from .team import FIELDS, collect, earlier_place, field_of, leave, my_chunks
 from .views import across, exist, part_indices, store_values
@@ -28,11 +32,13 @@ def _written(source, first, part, is_row):
 
 
 @triton.jit
-def write_held(source, r, first, out, is_row, t, pair, COMPUTE: tl.constexpr):
-    """Soft masks of parts in registers."""
+def write_held(
+    source, r, first, out, is_row, k, t, pair, OUTPUT: tl.constexpr, COMPUTE: tl.constexpr
+):
+    """What is written of plain rows, of which parts are in registers."""
     for part in tl.static_range(source.PARTS):
         index, written = _written(source, first, part, is_row)
-        p = soft_mask(r[part], pair.hi, pair.lo, t, COMPUTE)
+        p = plain_output(r[part], pair, k, t, OUTPUT, COMPUTE)
         store_values(out, source.outer, source.inner, index, written, p, source.WIDTH)
 
 
@@ -47,25 +53,28 @@ def write_read(
     t,
     pair,
     earlier,
-    HARD: tl.constexpr,
+    OUTPUT: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
-    """Masks of any kind of parts that are read again; returns the scores tied with a boundary."""
+    """The same of any rows, of parts that are read again.
+
+    ``earlier`` scores before them are tied with the boundary; returned is how many are, with these.
+    """
     for part in range(parts):
         r = read_part(source, first, part, COMPUTE)
         index, written = _written(source, first, part, is_row)
-        if HARD:
+        if OUTPUT == "hard":
             p = hard_mask(r, k, pair.hi, pair.above, earlier, COMPUTE)
             earlier += ties_in(r, pair.hi).to(tl.float64)
         else:
-            p = any_mask(r, pair.hi, pair.lo, t, COMPUTE)
+            p = any_output(r, pair, t, OUTPUT, COMPUTE)
         store_values(out, source.outer, source.inner, index, written, p, source.WIDTH)
     return earlier
 
 
 @triton.jit
-def write_soft_chunks(source, out, t, pair, COMPUTE: tl.constexpr):
-    """A member's part of a soft mask, from its end: what was read last is still at hand."""
+def _write_plain_chunks(source, out, k, t, pair, OUTPUT: tl.constexpr, COMPUTE: tl.constexpr):
+    """A member's part of a plain row, from its end: what was read last is still at hand."""
     BLOCK: tl.constexpr = source.PARTS * source.REPEATS * source.LANES * source.WIDTH
     own, end, step = my_chunks(source.team)
     for chunk in range(own, end, step):
@@ -75,24 +84,43 @@ def write_soft_chunks(source, out, t, pair, COMPUTE: tl.constexpr):
         for block in range(blocks):
             start = first + (blocks - 1 - block) * BLOCK
             r = read_parts(source, start, COMPUTE)
-            write_held(source, r, start, out, source.outer >= 0, t, pair, COMPUTE)
+            write_held(source, r, start, out, source.outer >= 0, k, t, pair, OUTPUT, COMPUTE)
 
 
 @triton.jit
-def write_any_chunks(source, out, k, t, pair, COMPUTE: tl.constexpr):
-    """A member's part of a mask that may be in the hard limit."""
+def write_any_chunks(source, out, k, t, pair, OUTPUT: tl.constexpr, COMPUTE: tl.constexpr):
+    """A member's part of any row; chunks of a team were told how many ties are before them."""
     own, end, step = my_chunks(source.team)
     for chunk in range(own, end, step):
+        earlier = 0.0 * k
+        if OUTPUT == "hard" and source.team is not None:
+            place = earlier_place(source.team.words, chunk, source.CHUNK_LANES)
+            earlier += tl.load(place).to(tl.float64)
         first = (tl.zeros((), tl.int64) + chunk) * source.length
-        parts = parts_of(source, chunk)
         write_read(
-            source, first, parts, out, source.outer >= 0, k, t, pair, 0.0 * k, False, COMPUTE
+            *(source, first, parts_of(source, chunk), out, source.outer >= 0),
+            *(k, t, pair, earlier, OUTPUT, COMPUTE),
         )
 
 
 @triton.jit
-def leave_ties(source, boundary, crossings, COMPUTE: tl.constexpr):
-    """Tell every chunk how many scores of earlier chunks equal the boundary."""
+def write_row(source, out, k, t, pair, OUTPUT: tl.constexpr, COMPUTE: tl.constexpr):
+    """A member's part of what is written of a row."""
+    if any_row(~are_plain(pair, k, t, OUTPUT, COMPUTE)):
+        write_any_chunks(source, out, k, t, pair, OUTPUT, COMPUTE)
+    else:
+        _write_plain_chunks(source, out, k, t, pair, OUTPUT, COMPUTE)
+
+
+@triton.jit
+def leave_ties(source, boundary, k, t, crossings, COMPUTE: tl.constexpr):
+    """Tell every chunk how many scores of earlier chunks equal the boundary, where that matters."""
+    if any_row(~are_plain(boundary, k, t, "hard", COMPUTE)):
+        _leave_ties(source, boundary, crossings, COMPUTE)
+
+
+@triton.jit
+def _leave_ties(source, boundary, crossings, COMPUTE: tl.constexpr):
     team = source.team
     LANES: tl.constexpr = source.CHUNK_LANES
     for chunk in range(team.member, team.chunks, team.size):
@@ -108,19 +136,3 @@ def leave_ties(source, boundary, crossings, COMPUTE: tl.constexpr):
     is_mine = (lane < team.chunks) & (lane % team.size == team.member)
     tl.store(earlier_place(team.words, lane, LANES), before, mask=is_mine)
     tl.debug_barrier()
-
-
-@triton.jit
-def write_hard_chunks(source, out, k, t, boundary, COMPUTE: tl.constexpr):
-    """A member's part of a hard mask; chunks of a team were told how many ties are before them."""
-    own, end, step = my_chunks(source.team)
-    for chunk in range(own, end, step):
-        earlier = 0.0 * k
-        if source.team is not None:
-            place = earlier_place(source.team.words, chunk, source.CHUNK_LANES)
-            earlier += tl.load(place).to(tl.float64)
-        first = (tl.zeros((), tl.int64) + chunk) * source.length
-        parts = parts_of(source, chunk)
-        write_read(
-            source, first, parts, out, source.outer >= 0, k, t, boundary, earlier, True, COMPUTE
-        )

@@ -1,0 +1,110 @@
+"""What a call writes beside the mask, interpreted: hard masks, log p, thresholds alone."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+pytest.importorskip("triton", reason="Triton is not installed")
+if os.environ.get("TRITON_INTERPRET") != "1":
+    pytest.skip("`make test` interprets the kernels in another process", allow_module_level=True)
+
+from fast_lapsum import reference
+from fast_lapsum.backends.triton import launch
+from fast_lapsum.backends.triton.config import TeamPlan
+from fast_lapsum.solvers import gradients
+from fast_lapsum.solvers.backend import log_mask
+from interpreting import Plans, backward, forward, normal, poison, tier
+
+__all__ = ["poison", "tier"]
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+inf, nan = math.inf, math.nan
+
+
+def _rows(n: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Scores, budgets and temperatures: soft, at t = 0, with +inf, ties, and unanswerable ones."""
+    scores = normal(9, n, seed=3)
+    scores[1] *= 1e4
+    scores[2, :3] = inf
+    scores[3, :3] = inf
+    scores[4] = 2.0
+    scores[5] = scores[5].round()
+    scores[6, : n // 2] = -inf
+    scores[7, 5] = nan
+    k = torch.tensor([7.0, 5.0, 3.0, 2.0, 9.0, 6.0, 0.0, 4.0, 11.0], dtype=torch.float64)
+    t = torch.tensor([0.5, 0.01, 0.3, 0.1, 0.2, 0.0, 0.7, 0.3, 1e-3], dtype=torch.float64)
+    return scores, k, t
+
+
+def test_log_p(tier: tuple[Plans, int]) -> None:
+    plans, n = tier
+    scores, k, t = _rows(n)
+    for largest in (True, False):
+        rows = scores if largest else -scores
+        found, pair = forward(rows, k, t, largest=largest, output="log", plans=plans)
+        mask, same = forward(rows, k, t, largest=largest, plans=plans)
+        assert torch.equal(pair, same) or torch.equal(pair.isnan(), same.isnan())
+        wanted = log_mask(rows, k, t, None, pair, largest, torch.float64)
+        # Digits of u are those of the scores: |u| eps.
+        torch.testing.assert_close(found.double(), wanted, rtol=2e-6, atol=1e-12, equal_nan=True)
+        torch.testing.assert_close(found.exp(), mask, rtol=1e-4, atol=1e-30, equal_nan=True)
+
+
+@pytest.mark.parametrize("output", ["log", "threshold"])
+def test_gradients(tier: tuple[Plans, int], output: str) -> None:
+    plans, n = tier
+    scores, k, t = _rows(n)
+    for largest in (True, False):
+        rows = scores if largest else -scores
+        _, pair = forward(rows, k, t, largest=largest, plans=plans)
+        grad = normal(*(scores.shape if output == "log" else scores.shape[:1]), seed=5)
+        wanted = gradients.backward(grad, rows, t, None, pair, largest, output)
+        given: dict[str, Any] = {"largest": largest, "output": output, "plans": plans}
+        found = backward(grad, rows, t, pair, **given)
+        alone, no_k, no_t = backward(grad, rows, t, pair, per_row=False, **given)
+        assert no_k is no_t is None
+        for one, other in zip((*found, alone), (*wanted, wanted[0]), strict=True):
+            assert one is not None
+            # Gradients over wide gaps have no digits and are kept finite: they meet zeros.
+            is_told = ~(other.abs() > 1e200)
+            one, other = one.double()[is_told], other.double()[is_told]
+            size = other.abs().nan_to_num().amax().item()
+            torch.testing.assert_close(
+                one, other, rtol=2e-4, atol=1e-6 * size, equal_nan=True
+            )
+
+
+def test_a_threshold_alone_writes_nothing(tier: tuple[Plans, int]) -> None:
+    plans, n = tier
+    if not isinstance(plans.forward, TeamPlan | None):
+        pytest.skip("lists lie in the result's memory: such rows are not taken that way")
+    scores, k, t = _rows(n)
+    out, pair = forward(scores, k, t, output="threshold", plans=plans)
+    _, wanted = forward(scores, k, t, plans=plans)
+    assert out.numel() == 0
+    assert torch.equal(pair.nan_to_num(), wanted.nan_to_num())
+
+
+def test_thresholds_of_long_rows_are_read_in_every_pass() -> None:
+    for rows, n in ((1, 10**9), (4096, 65536), (500, 10**6)):
+        plan = launch._plan(n, rows, 4, 4, 132, is_written=False)
+        assert isinstance(plan, TeamPlan)
+        assert plan.length
+
+
+def test_hard_masks_at_zero_temperature(tier: tuple[Plans, int]) -> None:
+    """The boundary is the threshold: one search, and ties to the earliest."""
+    plans, n = tier
+    scores = normal(4, n, seed=4)
+    scores[1] = scores[1].round()
+    scores[2] = 1.0
+    for t in (0.0, 0.3, torch.tensor([0.0, 0.2, 0.0, 0.0], dtype=torch.float64)):
+        p, _ = forward(scores, 9.0, t, hard=True, plans=plans)
+        wanted = torch.stack([reference.hard_row(row, 9) for row in scores.double()])
+        assert torch.equal(p.double(), wanted)
