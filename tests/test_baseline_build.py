@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from cases import FULL_DTYPES, budget_tolerance, normal, num_threads
-from fast_lapsum import soft_topk
+from fast_lapsum import log_soft_topk, sample_topk, select_topk, soft_topk, threshold
 from fast_lapsum.cpu import kernel, loader
 from hunting.check import judge, solve
 from hunting.plan import Size, specs
@@ -102,4 +102,29 @@ def test_gradients_have_the_same_bits(in_both: InBoth, n: int) -> None:
         return torch.cat([x.double().flatten() for x in found])
 
     installed, plain = in_both(gradients)
+    assert torch.equal(installed, plain)
+
+
+@pytest.mark.parametrize("dtype", FULL_DTYPES, ids=str)
+@pytest.mark.parametrize("n", [50, 1000, 20_001])
+def test_functions_have_the_same_bits(in_both: InBoth, dtype: torch.dtype, n: int) -> None:
+    scores = normal(2, n, dtype=dtype)
+    scores[1] = (4 * scores[1]).round()
+    wide = torch.cat((scores[:1, : n // 3] + 1e4, scores[:1, n // 3 :]), -1)  # phi underflows
+
+    def everything() -> Tensor:
+        found = []
+        for given in (scores, wide):
+            leaf = given.clone().requires_grad_()
+            t = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
+            k = torch.tensor(float(n // 3), dtype=torch.float64, requires_grad=True)
+            chosen = select_topk(leaf, n // 3, t)
+            for out in (log_soft_topk(leaf, k, t), threshold(leaf, k, t), chosen.weights):
+                leaves = (leaf, t) if out is chosen.weights else (leaf, k, t)
+                found += [out, *torch.autograd.grad(out.sum(), leaves)]
+            g = torch.Generator().manual_seed(0)
+            found += [chosen.indices, sample_topk(given, n // 3, 0.3, generator=g)]
+        return torch.cat([x.detach().double().flatten() for x in found])
+
+    installed, plain = in_both(everything)
     assert torch.equal(installed, plain)

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from ._ops import row_dtype
-from .solvers.backend import compute_dtype
+from .solvers.backend import compute_dtype, distances
 
 Gradients = tuple[Tensor, Tensor, Tensor]
 
@@ -72,13 +72,13 @@ class Row:
         self.unanswerable = hi.isnan()
         # Excluded scores, settled rows and infinite distances take no part: keep them out of the
         # graph before anything is computed with them.
-        distance = ((r.detach() - hi) - lo.detach()) / t.detach()
+        distance = distances(r.detach(), hi, lo.detach(), t.detach())
         self.live = distance.isfinite() & ~self.is_hard & ~self.unanswerable
         if mask is not None:
             self.live = self.live & mask
         self.t = torch.where(self.is_hard, 1.0, t)
-        gap = torch.where(self.live, r, hi) - hi
-        self.u = torch.where(self.live, (gap - torch.where(self.live, lo, 0.0)) / self.t, 0.0)
+        near, lo = torch.where(self.live, r, hi), torch.where(self.live, lo, 0.0)
+        self.u = torch.where(self.live, distances(near, hi, lo, self.t), 0.0)
         decay = torch.where(self.live, -self.u.abs(), -math.inf)
         self.phi = torch.exp(decay) / 2
         nothing = ~self.live.any(-1, keepdim=True)

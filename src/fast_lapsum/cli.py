@@ -17,7 +17,17 @@ import fast_lapsum
 
 from .apps import commands as app_commands
 from .apps.attack import commands as attack_commands
-from .bench import commands, cpu, demo, environment, gpu_commands, options, sources, tables
+from .bench import (
+    commands,
+    cpu,
+    demo,
+    environment,
+    function_commands,
+    gpu_commands,
+    options,
+    sources,
+    tables,
+)
 from .bench.parity import ParityError
 from .bench.report.command import report
 from .bench.results import finished_file, write_json
@@ -161,6 +171,7 @@ def bench_cpu(
 
 
 gpu_commands.register(bench_app)
+function_commands.register(bench_app)
 commands.register(bench_app)
 app_commands.register(app)
 attack_commands.register(app)

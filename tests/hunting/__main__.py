@@ -28,11 +28,11 @@ from fast_lapsum.bench.results import write_json
 from fast_lapsum.solvers.backend import SOLVERS
 
 from . import wrong_rows
-from .check import against_reference, judge, solve
+from .functions import JUDGES
 from .plan import Size, share_of, specs
 from .rows import CALLS, Spec
 from .tally import Tally, label
-from .worker import Done, Job, run, work
+from .worker import Done, Job, compared, judged, run, work
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 console = Console()
@@ -50,6 +50,9 @@ def main(
         str,
         typer.Option(help="auto is the kernel of the device; else one of plain torch's solvers."),
     ] = "auto",
+    function: Annotated[
+        str, typer.Option(help=f"mask is the soft mask; else one of {', '.join(JUDGES)}.")
+    ] = "mask",
     dtypes: Annotated[str, typer.Option(help="Which, by commas.")] = ",".join(DTYPES),
     calls: Annotated[str, typer.Option(help="How calls are made: which, by commas.")] = ",".join(
         dict.fromkeys(CALLS)
@@ -83,6 +86,7 @@ def main(
     (--again), and named at the end. Exits with 1 if there are any.
     """
     _check("--solver", [solver], ("auto", *SOLVERS, "interpreted"))
+    _check("--function", [function], ("mask", *JUDGES))
     _check("--dtypes", dtypes.split(","), DTYPES)
     _check("--calls", calls.split(","), CALLS)
     on_gpu = device.startswith("cuda")
@@ -90,12 +94,13 @@ def main(
         console.print("error: --device cuda, but torch finds no GPU here", style="red")
         raise typer.Exit(2)
     if again is not None:
-        raise typer.Exit(1 if _again(again, device, solver) else 0)
+        job = Job(device, solver, 1, sample, function)
+        raise typer.Exit(1 if _again(again, job) else 0)
     at_once = scores_at_once or (1 << 26 if on_gpu else 1 << 20)
     size = Size(rows, long_rows, at_once, tuple(dtypes.split(",")), tuple(calls.split(",")))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     jobs = jobs or min(12 if on_gpu else 64, cores or 1)
-    job = Job(device, solver, max(1, (cores or 1) // jobs), sample)
+    job = Job(device, solver, max(1, (cores or 1) // jobs), sample, function)
     tally = Tally(out, console)
     start = time.perf_counter()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a time limit ends it like Ctrl-C
@@ -185,7 +190,7 @@ class Quiet:
             print(f"{self.done:,} of {self.total:,} batches, {state}", flush=True)
 
 
-def _again(path: Path, device: str, solver: str) -> int:
+def _again(path: Path, job: Job) -> int:
     """Run kept rows again; how many are wrong."""
     count = 0
     try:
@@ -195,13 +200,13 @@ def _again(path: Path, device: str, solver: str) -> int:
         raise typer.Exit(2) from None
     for entry, batch in kept:
         here = batch._replace(
-            scores=batch.scores.to(device),
-            mask=None if batch.mask is None else batch.mask.to(device),
+            scores=batch.scores.to(job.device),
+            mask=None if batch.mask is None else batch.mask.to(job.device),
         )
-        verdict = judge(here, solve(here, solver))
+        verdict = judged(job, here)
         reasons = [verdict.reason(0)] if bool(verdict.wrong[0]) else []
-        if solver != "interpreted":
-            reasons += against_reference(here, solver)
+        if job.solver != "interpreted":
+            reasons += compared(job, here)
         if reasons:
             count += 1
             console.print(wrong_rows.name({**entry, "reasons": "; ".join(reasons)}))

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import torch
 
-from .check import against_reference, judge, solve
+from .check import Verdict, against_reference, judge, solve
+from .functions import function_against_reference, judge_function, prepared
 from .rows import Batch, Spec, make
 from .wrong_rows import Found
 
@@ -29,6 +30,7 @@ class Job(NamedTuple):
     solver: str
     threads: int
     sample: int  # one batch in so many is compared with the reference
+    function: str = "mask"
 
 
 class Done(NamedTuple):
@@ -52,8 +54,10 @@ def work(job: Job, specs: list[Spec]) -> Iterator[Done]:
     for spec in specs:
         start = time.perf_counter()
         batch = make(spec, device)
+        if job.function != "mask":
+            batch = prepared(job.function, batch)
         with torch.no_grad():
-            verdict = judge(batch, solve(batch, job.solver))
+            verdict = judged(job, batch)
         worst, misfit = (
             float(x.nan_to_num(nan=torch.inf).max()) for x in (verdict.over, verdict.misfit)
         )
@@ -65,6 +69,20 @@ def work(job: Job, specs: list[Spec]) -> Iterator[Done]:
         found += _differing(job, spec, batch, sampled)
         count = max(int(verdict.wrong.sum()), len(found))
         yield Done(spec, count, found, worst, misfit, sampled, time.perf_counter() - start)
+
+
+def judged(job: Job, batch: Batch) -> Verdict:
+    """What is said of the rows of a batch, whichever function is hunted."""
+    if job.function == "mask":
+        return judge(batch, solve(batch, job.solver))
+    return judge_function(job.function, batch, job.solver)
+
+
+def compared(job: Job, row: Batch) -> list[str]:
+    """What of a batch of one row is not as the reference has it."""
+    if job.function == "mask":
+        return against_reference(row, job.solver)
+    return function_against_reference(job.function, row, job.solver)
 
 
 def sampled_rows(spec: Spec, one_in: int) -> int:
@@ -84,7 +102,7 @@ def _differing(job: Job, spec: Spec, batch: Batch, rows: int) -> list[Found]:
     found = []
     for number in range(rows):
         index = number * (spec.rows - 1) // max(rows - 1, 1)
-        reasons = against_reference(batch.row(index), job.solver)
+        reasons = compared(job, batch.row(index))
         if reasons:
             found.append(Found(spec, index, batch, 0.0, "; ".join(reasons)))
     return found

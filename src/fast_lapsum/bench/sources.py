@@ -101,6 +101,12 @@ KINDS: dict[str, Needs] = {
         )
     ),
     "cliffs": Needs(_in("bench", "cliff_timing", "cliffs", "gpu_timing", "score_kinds", "timing")),
+    "functions": Needs(
+        (
+            *_in("bench", "function_calls", "functions", "gpu_bars", "gpu_case", "gpu_parity"),
+            *_in("bench", "gpu_timing", "parity", "timing"),
+        )
+    ),
     "hunt": Needs(()),  # rows are put together and judged outside of the package
     "large-n": Needs(
         (
@@ -143,7 +149,16 @@ NO_FIGURE: Globs = (
     "cli.py",
     "nn.py",
     *_in("bench", "__init__", "cliff_tables", "commands", "compare", "demo", "display"),
-    *_in("bench", "environment", "gpu_commands", "gpu_tables", "options", "plots", "records"),
+    *_in(
+        "bench",
+        "environment",
+        "function_commands",
+        "gpu_commands",
+        "gpu_tables",
+        "options",
+        "plots",
+        "records",
+    ),
     *_in("bench", "results", "sources", "stale", "tables"),
     *_in("bench/experiments", "__init__", "rendering"),
     "bench/report/*.py",

@@ -14,10 +14,20 @@ namespace {
 // Threshold and temperature of a row by halves: u must be right where r - b overflows.
 template <class T>
 struct LogScale {
-    T half_hi, half_lo, per_u, per_v;
+    T half_hi, half_lo, per_u, per_v, farthest;
 
     LogScale(double hi, double lo, double t)
-        : half_hi(T(hi / 2)), half_lo(T(lo / 2)), per_u(T(2 / t)), per_v(T(2 * kLog2E / t)) {}
+        : half_hi(T(hi / 2)), half_lo(T(lo / 2)), per_u(T(2 / t)), per_v(T(2 * kLog2E / t)) {
+        constexpr T kMax = std::numeric_limits<T>::max();
+        farthest = sizeof(T) == 8 && t < 2 ? T(kMax / 2 * t) : kMax;
+    }
+
+    LAPSUM_MEMBER T half_distance(T x) const { return fused(T(0.5), x, -half_hi) - half_lo; }
+
+    // A score at an infinite u takes no part; no float is at one, seen as a double.
+    LAPSUM_MEMBER bool is_live(T half_distance) const {
+        return std::abs(half_distance) <= farthest;
+    }
 };
 
 // log(1 - e / 2) for 0 <= e <= 1, to the last digits of e: -e / 2 - e^2 times a minimax polynomial
@@ -64,7 +74,7 @@ LAPSUM_INLINE int64_t log_mask_body(const T* r, int64_t n, LogScale<T> scale, T*
     int32_t infinite = 0;
 #pragma omp simd reduction(+ : infinite)
     for (int64_t i = 0; i < n; ++i) {
-        const T half_distance = fused(T(0.5), r[i], -scale.half_hi) - scale.half_lo;
+        const T half_distance = scale.half_distance(r[i]);
         const T above = log_of_rest(decay(std::abs(half_distance * scale.per_v)));
         const T below = fused(half_distance, scale.per_u, T(-kLn2));
         infinite += r[i] > kMax;
@@ -88,18 +98,9 @@ struct LogGradientSums {
     }
 };
 
-// Whether a score takes part. Distances of doubles that overflow do not; those of floats would not
-// as doubles, which is what counts.
-LAPSUM_INLINE bool is_live(float score, float) {
-    return std::abs(score) <= std::numeric_limits<float>::max();
-}
-LAPSUM_INLINE bool is_live(double, double v) {
-    return std::abs(v) <= std::numeric_limits<double>::max();
-}
-
 template <class T>
 LAPSUM_INLINE LogGradientSums log_gradient_sums_body(const T* r, const T* g, int64_t n,
-                                                     Scale<T> scale) {
+                                                     LogScale<T> scale) {
     constexpr int kLanes = Real<T>::lanes;
     alignas(64) T e_sum[kLanes] = {}, w_sum[kLanes] = {}, ve_sum[kLanes] = {}, vw_sum[kLanes] = {};
     alignas(64) T g_below[kLanes] = {}, ge_above[kLanes] = {};
@@ -109,10 +110,10 @@ LAPSUM_INLINE LogGradientSums log_gradient_sums_body(const T* r, const T* g, int
 #pragma omp simd
         for (int j = 0; j < kLanes; ++j) {
             const T r_j = x[j], g_j = y[j];
-            const T d = (r_j - scale.hi) - scale.lo, v = d * scale.inverse;
+            const T half_distance = scale.half_distance(r_j), v = half_distance * scale.per_v;
             const T e = decay(std::abs(v));
-            const T grad = is_live(r_j, v) ? g_j : T(0);
-            const T up = d > 0 ? grad : T(0), down = grad - up;
+            const T grad = scale.is_live(half_distance) ? g_j : T(0);
+            const T up = half_distance > 0 ? grad : T(0), down = grad - up;
             const T ge = up * (e / (1 - T(0.5) * e)), w = T(0.5) * ge + down;
             const T v_near = e > 0 ? v : T(0), v_weighted = w != 0 ? v : T(0);
             e_sum[j] += e;
@@ -129,28 +130,29 @@ LAPSUM_INLINE LogGradientSums log_gradient_sums_body(const T* r, const T* g, int
 
 // (w - q sum(w)) / t, with factor = 1 / t and q sum(w) = e * mean.
 template <class T>
-LAPSUM_INLINE void log_gradient_body(const T* r, const T* g, int64_t n, Scale<T> scale, T factor,
-                                     T mean, T* out) {
+LAPSUM_INLINE void log_gradient_body(const T* r, const T* g, int64_t n, LogScale<T> scale,
+                                     T factor, T mean, T* out) {
 #pragma omp simd
     for (int64_t i = 0; i < n; ++i) {
-        const T d = (r[i] - scale.hi) - scale.lo, v = d * scale.inverse;
+        const T half_distance = scale.half_distance(r[i]), v = half_distance * scale.per_v;
         const T e = decay(std::abs(v)), half = T(0.5) * e;
-        const T w = g[i] * (d > 0 ? half / (1 - half) : T(1));
-        out[i] = is_live(r[i], v) ? factor * (w - e * mean) : T(0);
+        const T w = g[i] * (half_distance > 0 ? half / (1 - half) : T(1));
+        out[i] = scale.is_live(half_distance) ? factor * (w - e * mean) : T(0);
     }
 }
 
 // The same where q is told by the nearest scores of either side.
 template <class T>
-LAPSUM_INLINE void far_log_gradient_body(const T* r, const T* g, int64_t n, Scale<T> scale,
+LAPSUM_INLINE void far_log_gradient_body(const T* r, const T* g, int64_t n, LogScale<T> scale,
                                          FarScale<T> far, T factor, T total, T* out) {
 #pragma omp simd
     for (int64_t i = 0; i < n; ++i) {
-        const T d = (r[i] - scale.hi) - scale.lo, v = d * scale.inverse;
+        const T half_distance = scale.half_distance(r[i]), v = half_distance * scale.per_v;
         const T half = T(0.5) * decay(std::abs(v));
-        const T w = g[i] * (d > 0 ? half / (1 - half) : T(1));
-        const T q = far.share(r[i], d > 0, scale.inverse);
-        out[i] = is_live(r[i], v) ? factor * (w - q * total) : T(0);
+        const bool is_above = half_distance > 0;
+        const T w = g[i] * (is_above ? half / (1 - half) : T(1));
+        const T q = far.share(r[i], is_above, T(0.5) * scale.per_v);
+        out[i] = scale.is_live(half_distance) ? factor * (w - q * total) : T(0);
     }
 }
 
@@ -159,17 +161,17 @@ LAPSUM_INLINE void far_log_gradient_body(const T* r, const T* g, int64_t n, Scal
         return log_mask_body(r, n, s, out);                                                      \
     }                                                                                            \
     LAPSUM_CLONES LogGradientSums log_gradient_sums_chunk(const T* r, const T* g, int64_t n,     \
-                                                          Scale<T> s) {                          \
+                                                          LogScale<T> s) {                       \
         LogGradientSums sum;                                                                     \
         for (int64_t at = 0; at < n; at += kPiece<T>)                                            \
             sum.add(log_gradient_sums_body(r + at, g + at, std::min(kPiece<T>, n - at), s));     \
         return sum;                                                                              \
     }                                                                                            \
-    LAPSUM_CLONES void log_gradient_chunk(const T* r, const T* g, int64_t n, Scale<T> s,         \
+    LAPSUM_CLONES void log_gradient_chunk(const T* r, const T* g, int64_t n, LogScale<T> s,      \
                                           T factor, T mean, T* out) {                            \
         log_gradient_body(r, g, n, s, factor, mean, out);                                        \
     }                                                                                            \
-    LAPSUM_CLONES void far_log_gradient_chunk(const T* r, const T* g, int64_t n, Scale<T> s,     \
+    LAPSUM_CLONES void far_log_gradient_chunk(const T* r, const T* g, int64_t n, LogScale<T> s,  \
                                               FarScale<T> far, T factor, T total, T* out) {      \
         far_log_gradient_body(r, g, n, s, far, factor, total, out);                              \
     }
@@ -222,7 +224,8 @@ Row<double> widened(const Row<T>& row) {
 }
 
 template <class T>
-LogGradientSums log_gradient_sums(const Row<T>& row, const Strided& grad, const Scale<T>& scale) {
+LogGradientSums log_gradient_sums(const Row<T>& row, const Strided& grad,
+                                  const LogScale<T>& scale) {
     return row.template reduce<LogGradientSums>([&](int64_t first, const T* r, int64_t n) {
         alignas(64) T buffer[kChunk];
         return log_gradient_sums_chunk(r, read_chunk(grad, first, n, buffer), n, scale);
@@ -240,7 +243,7 @@ RowGradient write_log_gradient(Row<T>& row, const Strided& grad, const Threshold
         fill(row, out, T(0));
         return {};
     }
-    const Scale<T> scale(threshold.hi, threshold.lo, t);
+    const LogScale<T> scale(threshold.hi, threshold.lo, t);
     const LogGradientSums sums = log_gradient_sums(row, grad, scale);
     const T factor = T((row.largest ? 1 : -1) / t);
     const auto write = [&](auto chunk) {
@@ -295,7 +298,8 @@ RowGradient write_log_gradient(Row<T>& row, const Strided& grad, const Threshold
     }
     double vw = sums.vw;
     if (sizeof(T) == 4 && !std::isfinite(vw) && std::isfinite(sums.w)) {
-        vw = log_gradient_sums(widened(row), grad, Scale<double>(threshold.hi, threshold.lo, t)).vw;
+        const LogScale<double> wide(threshold.hi, threshold.lo, t);
+        vw = log_gradient_sums(widened(row), grad, wide).vw;
     }
     RowGradient out_row;
     out_row.budget = ge_above / density;

@@ -1,11 +1,11 @@
-// Systematic sampling: exactly k scores of a row, each with probability p. With the running sum C of
-// p and one uniform number u per row, score i is taken where C passes one of u, u + 1, ..., u + k - 1.
+// Systematic sampling: exactly k scores of a row, each with probability p. With the running sum C
+// of p and one uniform number u per row, score i is taken where C passes u, u + 1, ... or u + k - 1.
 //
 // That k are taken is not left to rounding. The m = k scores to take, or the m = n - k to leave
 // where that is less, are drawn by whole numbers W = p 2^F or (1 - p) 2^F:
 //
 //   - a W of 2^F is certain and a W of 0 impossible; neither takes part in what follows;
-//   - the others, with sum S, are drawn by m ticks at (j + u) S / m, rounded down. Ticks are at
+//   - the others, with sum S, are drawn by m ticks at (j + u) S / m, in whole numbers. Ticks are at
 //     least 2^F apart if S >= m 2^F, so no score holds two, and all are below S, so each is held.
 //
 // For S >= m 2^F the masses are taken at a threshold that is a millionth of t off, on the side that
@@ -103,34 +103,37 @@ void weights_chunk(const T* r, int64_t n, const Drawing<T>& drawing, int64_t* ou
     for (int64_t i = 0; i < n; ++i) out[i] = r[i] > boundary ? above : r[i] == boundary ? tied : 0;
 }
 
-// m ticks in [0, sum), floor(sum / m) apart or more: j q + floor(u q) + floor((j + u) rest / m).
-// The first two are whole numbers; the last never falls as j rises, however it is rounded.
+// m ticks in [0, sum), floor(sum / m) apart or one more: first + j q + floor(j rest / m).
 struct Ticks {
     int64_t m, sum, quotient, rest, first;
-    double u, slope;
 
-    Ticks(int64_t m_, int64_t sum_, double u_) : m(m_), sum(sum_), u(u_) {
+    Ticks(int64_t m_, int64_t sum_, double u) : m(m_), sum(sum_) {
         quotient = m > 0 ? sum / m : 0;
         rest = m > 0 ? sum % m : 0;
         first = std::min(int64_t(u * double(quotient)), quotient - 1);
-        slope = m > 0 ? double(rest) / double(m) : 0;
     }
 
-    // The tick of number j; beyond the last one a number that no sum reaches.
-    int64_t at(int64_t j) const {
-        if (j >= m) return std::numeric_limits<int64_t>::max();
-        const auto part = int64_t((double(j) + u) * slope);
-        return j * quotient + first + std::min(part, rest);
-    }
+    int64_t at(int64_t j) const { return first + j * quotient + j * rest / m; }
 
     // How many are below a sum.
     int64_t below(int64_t reached) const {
-        if (m == 0) return 0;
         auto j = int64_t(double(reached) / double(sum) * double(m));
         j = std::max<int64_t>(0, std::min(j, m));
         while (j > 0 && at(j - 1) >= reached) --j;
         while (j < m && at(j) < reached) ++j;
         return j;
+    }
+};
+
+// Where the next tick is while open weights are added up; the one after the last is beyond the sum.
+struct NextTick {
+    int64_t ahead;  // its distance from the sum so far
+    int64_t part;   // j rest mod m: when it is full, the next is one farther
+
+    static NextTick after(const Ticks& ticks, int64_t reached) {
+        if (ticks.m == 0) return {std::numeric_limits<int64_t>::max(), 0};
+        const int64_t j = ticks.below(reached);
+        return {ticks.at(j) - reached, j * ticks.rest % ticks.m};
     }
 };
 
@@ -141,14 +144,14 @@ bool can_be_drawn(const Drawing<T>& drawing, const WeightSums& sums, int64_t m) 
     return ticks >= 0 && (ticks == 0 || sums.open / ticks >= int64_t(1) << drawing.digits);
 }
 
-// Writes the scores of a chunk that are taken. `reached` is the sum of open weights before it,
-// `drawn` the number of ticks below that; both move on.
+// Writes the scores of a chunk that are taken, and moves on.
 template <class T>
 void draw_chunk(const int64_t* weights, int64_t n, const Drawing<T>& drawing, const Ticks& ticks,
-                int64_t* reached, int64_t* drawn, T* out) {
+                NextTick* next, T* out) {
     constexpr int64_t kGroup = 16;
-    const T chosen = drawing.complements ? T(0) : T(1), other = T(1) - chosen;
-    int64_t next = ticks.at(*drawn);
+    const int complements = drawing.complements;
+    const int64_t whole = drawing.whole;
+    int64_t ahead = next->ahead, part = next->part;
     for (int64_t start = 0; start < n; start += kGroup) {
         const int64_t length = std::min(kGroup, n - start);
         const int64_t* w = weights + start;
@@ -156,27 +159,22 @@ void draw_chunk(const int64_t* weights, int64_t n, const Drawing<T>& drawing, co
         int64_t sum = 0;
 #pragma omp simd reduction(+ : sum)
         for (int64_t i = 0; i < length; ++i) sum += w[i];
-        if (sum < drawing.whole && *reached + sum <= next) {  // no tick, and nothing is certain
-            *reached += sum;
-            std::fill(to, to + length, other);
+        if (sum < whole && sum <= ahead) {  // no tick, and nothing is certain
+            ahead -= sum;
+            std::fill(to, to + length, T(complements));
             continue;
         }
-        // The ticks that may fall here, so that the loop has no branch to guess.
-        const int64_t most = std::min(kGroup, (sum >> drawing.digits) + 1);
-        int64_t near[kGroup + 1];
-        for (int64_t j = 0; j <= most; ++j) near[j] = ticks.at(*drawn + j);
-        int64_t here = 0, c = *reached;
-        for (int64_t i = 0; i < length; ++i) {
-            const bool is_certain = w[i] == drawing.whole;
-            c += is_certain ? 0 : w[i];
-            const bool is_drawn = c > near[here];
-            here += is_drawn;
-            to[i] = is_certain | is_drawn ? chosen : other;
+        for (int64_t i = 0; i < length; ++i) {  // without a branch: ticks are too many to predict
+            ahead -= w[i] & (whole - 1);  // what is certain has no part
+            const int64_t drawn = ahead >> 63;  // all bits or none
+            const int64_t full = (ticks.m - 1 - ticks.rest - part) >> 63;
+            ahead += drawn & (ticks.quotient - full);
+            part += drawn & (ticks.rest - (full & ticks.m));
+            const bool is_chosen = ((drawn | w[i]) & whole) != 0;
+            to[i] = T(int(is_chosen) ^ complements);
         }
-        *reached = c;
-        *drawn += here;
-        next = near[here];
     }
+    *next = {ahead, part};
 }
 
 // A mask of exactly k ones, drawn by the row's uniform number; NaN in a row without an answer.
@@ -215,14 +213,13 @@ void write_sample(Row<T>& row, const Threshold& threshold, double k, double t, d
             alignas(64) T buffer[kChunk];
             alignas(64) T values[kChunk];
             alignas(64) int64_t own[kChunk];
-            int64_t reached = before[size_t(block)], drawn = ticks.below(reached);
+            NextTick next = NextTick::after(ticks, before[size_t(block)]);
             for (int64_t at = first; at < first + count; at += kChunk) {
                 const int64_t length = std::min(kChunk, first + count - at);
                 if (row.n > kChunk)
                     weights_chunk(row.read(at, length, buffer), length, drawing, own);
                 T* target = write_target(out, at, values);
-                draw_chunk(row.n <= kChunk ? kept : own, length, drawing, ticks, &reached, &drawn,
-                           target);
+                draw_chunk(row.n <= kChunk ? kept : own, length, drawing, ticks, &next, target);
                 write_chunk(out, at, length, target);
             }
         });

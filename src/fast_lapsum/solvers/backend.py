@@ -136,6 +136,11 @@ def is_hard(hi: Tensor, temperature: Tensor, kept: torch.dtype) -> Tensor:
     return (temperature < torch.finfo(kept).tiny) | (hi == math.inf)
 
 
+def distances(scores: Tensor, hi: Tensor, lo: Tensor, temperature: Tensor) -> Tensor:
+    """u = ((r - hi) - lo) / t, by halves: r - hi may be over the largest number where u is not."""
+    return ((scores / 2 - hi / 2) - lo / 2) / temperature * 2
+
+
 def _threshold_pair(
     scores: Tensor,
     budget: Tensor,
@@ -225,7 +230,7 @@ def _log_mask(
     kept: torch.dtype,
 ) -> Tensor:
     hi, lo, t = hi[:, None], lo[:, None], temperature[:, None]
-    u = ((scores - hi) - lo) / t
+    u = distances(scores, hi, lo, t)
     above = torch.log1p(-torch.exp(-u.clamp(min=0)) / 2)
     soft = torch.where(u <= 0, u - math.log(2), above)
     # A budget that the +inf scores use up leaves nothing, not the little that the threshold of

@@ -16,7 +16,7 @@ import math
 import torch
 from torch import Tensor
 
-from .backend import as_rows, compute_dtype, is_hard
+from .backend import as_rows, compute_dtype, distances, is_hard
 
 #: Farther away in temperatures phi is 0, and its product with a distance must not be NaN.
 FARTHEST = 1e4
@@ -68,7 +68,7 @@ class _Row:
         self.t = temperature.reshape(-1, 1).to(rows.dtype)
         self.is_hard = is_hard(hi, self.t[:, 0], compute_dtype(scores.dtype))
         self.unanswerable = hi.isnan()
-        u = ((rows - hi[:, None]) - lo[:, None]) / self.t
+        u = distances(rows, hi[:, None], lo[:, None], self.t)
         self.live = u.isfinite()
         self.u = u.masked_fill(~self.live, 0.0)
         decay = (-self.u.abs()).masked_fill(~self.live, -math.inf)

@@ -1,0 +1,66 @@
+"""A slice of the hunt for every function, and that wrong ones are told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from cases import num_threads
+from fast_lapsum.selection import Selection
+from hunting import functions
+from hunting.plan import Size, specs
+from hunting.rows import make
+from hunting.worker import Done, Job, work
+
+CPU = torch.device("cpu")
+
+
+def hunted(function: str, rows: int, dtypes: tuple[str, ...]) -> list[Done]:
+    job = Job("cpu", "auto", 1, 10, function)
+    with num_threads(1):
+        return list(work(job, specs(4, Size(rows, 0, 1 << 15, dtypes))))
+
+
+@pytest.mark.parametrize("function", functions.JUDGES)
+def test_a_slice_of_the_hunt_finds_nothing(function: str) -> None:
+    found = hunted(function, 800, ("float32", "float64", "bfloat16"))
+    assert sum(done.sampled for done in found) > 20
+    assert not [row.entry for done in found for row in done.found]
+    assert not any(done.wrong for done in found)
+
+
+#: What is done to a right answer, in a way that a glance would not tell.
+SPOILED: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "hard": ("hard_topk_mask", lambda mask: mask.flip(-1)),
+    "log": ("log_soft_topk", lambda log_p: log_p * (1 + 1e-4)),
+    "threshold": ("threshold", lambda b: b + 1e-3),
+    "sample": ("sample_topk", lambda mask: mask.roll(1, -1)),
+    "select": (
+        "select_topk",
+        lambda chosen: Selection(chosen.indices, chosen.weights * (1 - 1e-4)),
+    ),
+}
+
+
+@pytest.mark.parametrize("function", SPOILED)
+def test_wrong_answers_are_told(function: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, spoil = SPOILED[function]
+    right = getattr(functions, name)
+    told = total = 0
+    for spec in specs(2, Size(300, 0, 1 << 15, ("float32", "float64"))):
+        if spec.n < 8 or spec.call == "infinities" or spec.kind == "constant":
+            continue
+        batch = functions.prepared(function, make(spec, CPU))
+        some = (torch.as_tensor(batch.k) >= 1) & (torch.as_tensor(batch.k) <= spec.n // 2)
+        some = some & (torch.as_tensor(batch.temperature) > 1e-3)
+        some = some & (torch.as_tensor(batch.temperature) < 10)
+        with monkeypatch.context() as patched:
+            patched.setattr(functions, name, lambda *a, **b: spoil(right(*a, **b)))
+            wrong = functions.judge_function(function, batch).wrong
+        told += int((wrong & some).sum())
+        total += int(some.expand(wrong.shape).sum())
+    assert total > 60
+    assert told >= 0.6 * total
