@@ -162,7 +162,7 @@ def test_what_a_kept_call_is_not_for(
     forward(scores)
     assert diary[-1].again == (change != "version")
     diary.clear()
-    given: list[Any] = [None, 10, None, 1.0, None, None, True, "mask", torch.float32, None]
+    given: list[Any] = [None, 10, None, 1.0, None, None, True, "mask", torch.float32, False, None]
     if change == "device":
         monkeypatch.setattr(relaunch, "_device", lambda: 1)
     elif change == "hooks":

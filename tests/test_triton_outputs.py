@@ -75,9 +75,7 @@ def test_gradients(tier: tuple[Plans, int], output: str) -> None:
             is_told = ~(other.abs() > 1e200)
             one, other = one.double()[is_told], other.double()[is_told]
             size = other.abs().nan_to_num().amax().item()
-            torch.testing.assert_close(
-                one, other, rtol=2e-4, atol=1e-6 * size, equal_nan=True
-            )
+            torch.testing.assert_close(one, other, rtol=2e-4, atol=1e-6 * size, equal_nan=True)
 
 
 def test_a_threshold_alone_writes_nothing(tier: tuple[Plans, int]) -> None:

@@ -14,8 +14,11 @@ from torch import Tensor
 
 from . import _ops
 from ._ops import NAMESPACE, Dims, batch_first, per_row_values, row_dtype
+from .backends.triton import loader
 from .cpu import kernel, selection_kernel
 from .solvers.backend import compute_dtype, mask_at
+
+gpu: Any = loader.selection()
 
 torch.library.define(
     f"{NAMESPACE}::select_topk",
@@ -54,6 +57,16 @@ def select_topk(
         return selection_kernel.select(
             scores, k, temperature, temperature_number, mask, largest, is_sorted, out_dtype
         )
+    if gpu is not None and _ops.gpu.supports(scores):
+        indices, weights, threshold = gpu.select(
+            scores, k, temperature, temperature_number, mask, largest, out_dtype
+        )
+        if is_sorted:
+            picked = scores.gather(-1, indices.clamp(min=0)) if k else scores[..., :0]
+            picked = (picked if largest else -picked).masked_fill(indices < 0, -math.inf)
+            order = picked.argsort(dim=-1, descending=True, stable=True)
+            indices, weights = indices.gather(-1, order), weights.gather(-1, order)
+        return indices, weights, threshold
     valid = scores != (-math.inf if largest else math.inf)
     valid = valid if mask is None else valid & mask
     budget = valid.sum(-1).clamp(max=k).to(row_dtype(scores))
@@ -128,6 +141,11 @@ def sample_topk(
     """
     if kernel.supports(scores):
         return selection_kernel.sample(
+            *(scores, budget, budget_number, temperature, temperature_number),
+            *(mask, start, largest, out_dtype),
+        )
+    if gpu is not None and _ops.gpu.supports(scores):
+        return gpu.sample(  # type: ignore[no-any-return]
             *(scores, budget, budget_number, temperature, temperature_number),
             *(mask, start, largest, out_dtype),
         )

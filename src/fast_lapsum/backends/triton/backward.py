@@ -271,6 +271,38 @@ def tile_backward(
     store_values(out, outer, inner, index, written, d, WIDTH)
 
 
+@triton.jit
+def _zeros(SHAPE: tl.constexpr, COUNT: tl.constexpr, DTYPE: tl.constexpr):
+    sums = ()
+    for _ in tl.static_range(COUNT):
+        sums = sums + (tl.zeros(SHAPE, DTYPE),)  # type: ignore[assignment]
+    return sums
+
+
+@triton.jit
+def _joined(sums, more, kept, OUTPUT: tl.constexpr, SHIFTED: tl.constexpr):
+    """Both together; what is relative to a shift is brought over to a new one first."""
+    joined = ()
+    for i in tl.static_range(len(sums)):
+        if SHIFTED and i < _weighted(OUTPUT):
+            joined = joined + (sums[i] * kept + more[i],)  # type: ignore[assignment]
+        else:
+            joined = joined + (sums[i] + more[i],)  # type: ignore[assignment]
+    return joined
+
+
+@triton.jit
+def _of_lanes(sums, factors, OUTPUT: tl.constexpr, SHIFTED: tl.constexpr):
+    """The sums of all lanes in float64, relative to one shift."""
+    total = ()
+    for i in tl.static_range(len(sums)):
+        wide = sums[i].to(tl.float64)
+        if SHIFTED and i < _weighted(OUTPUT):
+            wide = wide * factors
+        total = total + (_added_up(wide),)  # type: ignore[assignment]
+    return total
+
+
 @triton.jit(do_not_specialize=["row_count"])
 def sums_backward(
     call,
@@ -297,17 +329,12 @@ def sums_backward(
     rows = _threshold_of(call, threshold, row, row_count, outer, inner, COMPUTE)
     FIELDS: tl.constexpr = _count(OUTPUT, PER_ROW)
     SHIFTED: tl.constexpr = _is_shifted(OUTPUT, PER_ROW)
-    total = ()
-    for _ in tl.static_range(FIELDS):
-        total = total + (tl.zeros((1,), tl.float64),)  # type: ignore[assignment]
+    total = _zeros((1,), FIELDS, tl.float64)
     total_shift = tl.full((1,), float("inf") if SHIFTED else 0.0, COMPUTE)
     BLOCK: tl.constexpr = REPEATS * LANES * WIDTH
     tiles = (tl.zeros((), tl.int64) + call.n + (BLOCK - 1)) // BLOCK
     for group in range(program, tiles, programs * TILES_PER_SUM):
-        of_lanes = ()
-        for _ in tl.static_range(FIELDS):
-            zeros = tl.zeros((REPEATS, 1, LANES, WIDTH), COMPUTE)
-            of_lanes = of_lanes + (zeros,)  # type: ignore[assignment]
+        of_lanes = _zeros((REPEATS, 1, LANES, WIDTH), FIELDS, COMPUTE)
         shifts = tl.full((REPEATS, 1, LANES, WIDTH), float("inf") if SHIFTED else 0.0, COMPUTE)
         last = tl.minimum(group + programs * TILES_PER_SUM, tiles)
         for tile in range(group, last, programs):
@@ -330,13 +357,7 @@ def sums_backward(
             else:
                 w = tl.exp2(-distance)
             terms = _terms(w, g, v, OUTPUT, PER_ROW)
-            added = ()
-            for i in tl.static_range(FIELDS):
-                if SHIFTED and i < _weighted(OUTPUT):
-                    added = added + (of_lanes[i] * kept + terms[i],)  # type: ignore[assignment]
-                else:
-                    added = added + (of_lanes[i] + terms[i],)  # type: ignore[assignment]
-            of_lanes = added
+            of_lanes = _joined(of_lanes, terms, kept, OUTPUT, SHIFTED)
             shifts = shift
         nearest = total_shift
         kept_all = tl.full((1,), 1.0, tl.float64)
@@ -346,14 +367,8 @@ def sums_backward(
             anchor_all = tl.where(nearest < float("inf"), nearest, 0.0)
             kept_all = tl.exp2(anchor_all - total_shift).to(tl.float64)
             factors = tl.exp2(across(anchor_all) - shifts).to(tl.float64)
-        joined = ()
-        for i in tl.static_range(FIELDS):
-            if SHIFTED and i < _weighted(OUTPUT):
-                more = _added_up(of_lanes[i].to(tl.float64) * factors)
-                joined = joined + (total[i] * kept_all + more,)  # type: ignore[assignment]
-            else:
-                joined = joined + (total[i] + _added_up(of_lanes[i].to(tl.float64)),)  # type: ignore[assignment]
-        total = joined
+        of_tile = _of_lanes(of_lanes, factors, OUTPUT, SHIFTED)
+        total = _joined(total, of_tile, kept_all, OUTPUT, SHIFTED)
         total_shift = nearest
     place = sums + program_id * SUMS + tl.arange(0, 1)
     tl.store(place, total_shift.to(tl.float64))

@@ -21,11 +21,22 @@ FEW_LANES = tl.constexpr(256)
 
 @triton.jit
 def _solve_tile(
-    source, out, is_row, k, t, start, origin, OUTPUT: tl.constexpr, COMPUTE: tl.constexpr
+    source,
+    out,
+    is_row,
+    k,
+    t,
+    start,
+    origin,
+    OUTPUT: tl.constexpr,
+    CLAMP: tl.constexpr,
+    COMPUTE: tl.constexpr,
 ):
     """Threshold pairs of rows in registers, and what is written of them."""
     survey, mean, square = survey_rows(source, origin, source.call.n, COMPUTE)
     is_hard = t < smallest_normal(COMPUTE)
+    if CLAMP:
+        k = tl.minimum(k, survey.finite + survey.infinite)
     guess = guess_of(survey, origin, mean, square, k, t, start, is_hard, COMPUTE)
     meetings = tl.zeros((), tl.int32)  # there is nobody to meet
     pair, _ = solve(source, survey, k, t, is_hard, guess, None, meetings, COMPUTE)
@@ -38,9 +49,7 @@ def _solve_tile(
     if OUTPUT != "threshold":
         if any_row(~are_plain(written, k, t, OUTPUT, COMPUTE)):
             none = 0.0 * k
-            write_read(
-                source, 0, source.PARTS, out, is_row, k, t, written, none, OUTPUT, COMPUTE
-            )
+            write_read(source, 0, source.PARTS, out, is_row, k, t, written, none, OUTPUT, COMPUTE)
         else:
             write_held(source, source.r, 0, out, is_row, k, t, written, OUTPUT, COMPUTE)
     return pair
@@ -55,6 +64,7 @@ def tile_forward(
     threshold,
     LARGEST: tl.constexpr,
     OUTPUT: tl.constexpr,
+    CLAMP: tl.constexpr,
     PADDED: tl.constexpr,
     ROWS: tl.constexpr,
     PARTS: tl.constexpr,
@@ -84,6 +94,6 @@ def tile_forward(
             *(r, 0, call, outer, inner, None, 0, None),
             *(LANES <= FEW_LANES, PADDED, LARGEST, PARTS, REPEATS, LANES, WIDTH, 1),
         ),
-        *(out, is_row, k, t, start, origin, OUTPUT, COMPUTE),
+        *(out, is_row, k, t, start, origin, OUTPUT, CLAMP, COMPUTE),
     )
     store_pair(threshold, row, pair.hi, pair.lo, is_row)

@@ -95,11 +95,12 @@ def forward(
     largest: bool,
     output: str,
     out_dtype: torch.dtype,
+    clamp: bool = False,
     plan: ForwardPlan | None = None,
 ) -> tuple[Tensor, Tensor]:
     """What ``output`` says (see _ops.py) and threshold pairs.
 
-    A budget that does not fit a row makes the row NaN.
+    A budget that does not fit a row makes the row NaN, or with ``clamp`` all of it is taken.
     """
     n = scores.shape[-1]
     kept = compute_dtype(scores.dtype)
@@ -119,8 +120,8 @@ def forward(
     plain = budget is temperature is mask is warm_start is None and plan is None
     if plain and n and scores.is_contiguous():
         device, address = scores.device.index, scores.data_ptr()
-        key = (scores.dtype, out_dtype, scores.numel(), n, largest, output, is_limit, device)
-        key = (*key, address % 16 == 0)
+        of_call = (scores.dtype, out_dtype, scores.numel(), n, largest, output, is_limit, clamp)
+        key = (*of_call, device, address % 16 == 0)
         if (again := relaunch.find(key, device)) is not None:
             call = again.call._replace(
                 scores=again.call.scores._replace(start=address), numbers=numbers
@@ -158,7 +159,7 @@ def forward(
                 chosen = plan or _plan(n, row_count, kept.itemsize, width, room, is_written)
                 planned = forward_steps(
                     *(chosen, n, row_count, room, can_overlap(scores.device)),
-                    *(largest, output, is_limit, compute),
+                    *(largest, output, is_limit, clamp, compute),
                 )
                 try:
                     made = relaunch.launch(
@@ -217,7 +218,7 @@ def backward(
     per_row: bool,
     plan: TilePlan | LongBackwardPlan | None = None,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Gradients of what ``output`` says: for scores, and with ``per_row`` for budget and temperature.
+    """Gradients of what ``output`` says, and with ``per_row`` those for budget and temperature.
 
     That of a threshold has one ``grad`` for each row.
     """
@@ -251,8 +252,8 @@ def backward(
     with on_device(scores):
         for group in groups(tensors):
             row_count = group.outer * group.inner
-            of_grad = 1 if output == "threshold" else _along(grad, n)
-            steps = (_along(scores, n), _along(mask, n), of_grad, 1, _along(out, n))
+            along_grad = 1 if output == "threshold" else _along(grad, n)
+            steps = (_along(scores, n), _along(mask, n), along_grad, 1, _along(out, n))
             v_scores, v_mask, v_grad, v_temperature, v_out = (
                 _rows(x, group, place, step)
                 for place, (x, step) in enumerate(zip(tensors, steps, strict=True))

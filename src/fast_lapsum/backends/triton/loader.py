@@ -18,6 +18,11 @@ def backend() -> Any:
     return import_module(".launch", __package__) if _is_new_enough() else None
 
 
+def selection() -> Any:
+    """The module ``selection_launch``, or None likewise."""
+    return import_module(".selection_launch", __package__) if _is_new_enough() else None
+
+
 def description() -> str:
     """What a call on a GPU takes, in words."""
     if _is_new_enough():

@@ -34,6 +34,7 @@ def solve_row(
     t,
     is_hard,
     crossings,
+    CLAMP: tl.constexpr,
     LISTED: tl.constexpr,
     SAMPLE: tl.constexpr,
     RUN: tl.constexpr,
@@ -77,6 +78,9 @@ def solve_row(
                 counted, crossings = over_rows(source, (0 * low,), crossings, "survey", COMPUTE)
                 finite, infinite, nans, lowest, highest, _, _ = counted
             survey = Survey(finite, infinite, nans, lowest.to(COMPUTE), highest.to(COMPUTE))
+            budget = k
+            if CLAMP:
+                budget = tl.minimum(k, finite + infinite)
             pair, crossings = solve(
                 Source(
                     *(
@@ -91,7 +95,7 @@ def solve_row(
                     ),
                     *(False, True, True, 1, LISTED, source.LANES, 1, source.CHUNK_LANES),
                 ),
-                *(survey, k, t, is_hard, Guess(low, low, low), None, crossings, COMPUTE),
+                *(survey, budget, t, is_hard, Guess(low, low, low), None, crossings, COMPUTE),
             )
             hi, lo, above_boundary, is_spent = pair.hi, pair.lo, pair.above, pair.is_spent
             is_open = pair.missed != 0
@@ -111,6 +115,7 @@ def long_forward(
     threshold,
     LARGEST: tl.constexpr,
     OUTPUT: tl.constexpr,
+    CLAMP: tl.constexpr,
     READ: tl.constexpr,
     LISTED: tl.constexpr,
     WRITTEN: tl.constexpr,
@@ -142,7 +147,7 @@ def long_forward(
                 *(None, 0, call, outer, inner, None, call.n, None),
                 *(False, True, LARGEST, 1, READ, LANES, 1, 1),
             ),
-            *(out, place, k, t, is_hard, alone, LISTED, SAMPLE, 1, COMPUTE),
+            *(out, place, k, t, is_hard, alone, CLAMP, LISTED, SAMPLE, 1, COMPUTE),
         )
         if turn == 0:
             store_pair(threshold, row, pair.hi, pair.lo, row >= 0)

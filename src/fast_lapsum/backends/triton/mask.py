@@ -111,14 +111,14 @@ def is_in_limit(hi, t, COMPUTE: tl.constexpr):
 
 
 @triton.jit
-def _numbered(ties):
-    """1, 2, ... for the ones of every row, in the order of their indices."""
-    in_thread = tl.sum(ties, 3)
+def running_sums(values):
+    """Sums of whole numbers of every row up to and with each, in the order of their indices."""
+    in_thread = tl.sum(values, 3)
     in_lanes = tl.sum(in_thread, 2)
     before_thread = tl.cumsum(in_thread, 2) - in_thread
     before_lanes = tl.cumsum(in_lanes, 0) - in_lanes
     before = before_thread + before_lanes[:, :, None]
-    return tl.cumsum(ties, 3) + before[:, :, :, None]
+    return tl.cumsum(values, 3) + before[:, :, :, None]
 
 
 @triton.jit
@@ -135,7 +135,7 @@ def hard_mask(r, k, boundary, above, earlier, COMPUTE: tl.constexpr):
     ``above`` are greater than the boundary, ``earlier`` equal it and lie before these scores.
     """
     is_tied = r == across(boundary)
-    place = _numbered(is_tied.to(tl.int32)).to(tl.float64) + across(earlier)
+    place = running_sums(is_tied.to(tl.int32)).to(tl.float64) + across(earlier)
     is_chosen = (r > across(boundary)) | (is_tied & (place <= across(k - above)))
     # A row that takes nothing has a boundary, too.
     p = tl.where(across(k > 0), is_chosen.to(COMPUTE), 0.0)

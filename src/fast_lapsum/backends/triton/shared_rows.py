@@ -108,6 +108,7 @@ def solve_rows(
     size,
     turn,
     OUTPUT: tl.constexpr,
+    CLAMP: tl.constexpr,
     LARGEST: tl.constexpr,
     READ: tl.constexpr,
     LISTED: tl.constexpr,
@@ -139,7 +140,7 @@ def solve_rows(
                 *(False, True, LARGEST, 1, READ, LANES, 1, CHUNK_LANES),
             ),
             *(out, Place(low, high, point), k, t, is_hard, tl.zeros((), tl.int32)),
-            *(LISTED, SAMPLE, RUN, COMPUTE),
+            *(CLAMP, LISTED, SAMPLE, RUN, COMPUTE),
         )
         if OUTPUT == "hard":
             if turn > 0:

@@ -58,21 +58,23 @@ def forward_steps(
     largest: bool,
     output: str,
     is_limit: bool,
+    clamp: bool,
     compute: tl.dtype,
 ) -> Steps:
     """``room`` is for so many programs that wait for each other.
 
     With ``overlap`` a launch begins before the last one has ended, and waits for it where it must.
-    ``is_limit``: the temperature is 0 in all rows.
+    ``is_limit``: the temperature is 0 in all rows. With ``clamp`` a budget over the number of valid
+    scores is that number.
     """
     if isinstance(plan, TilePlan):
-        return _tiles(plan, n, row_count, largest, output, compute)
+        return _tiles(plan, n, row_count, largest, output, clamp, compute)
     if isinstance(plan, LongPlan):
-        return _long(plan, row_count, largest, output, compute)
+        return _long(plan, row_count, largest, output, clamp, compute)
     if isinstance(plan, TeamPlan):
-        made = _team(plan, n, row_count, room, largest, output, compute)
+        made = _team(plan, n, row_count, room, largest, output, clamp, compute)
     else:
-        made = _shared(plan, n, row_count, room, largest, output, is_limit, compute)
+        made = _shared(plan, n, row_count, room, largest, output, is_limit, clamp, compute)
     return made._replace(
         steps=[_overlapping(step, i, overlap) for i, step in enumerate(made.steps)]
     )
@@ -84,11 +86,18 @@ def _overlapping(step: Step, place: int, overlap: bool) -> Step:
 
 
 def _tiles(
-    plan: TilePlan, n: int, row_count: int, largest: bool, output: str, compute: tl.dtype
+    plan: TilePlan,
+    n: int,
+    row_count: int,
+    largest: bool,
+    output: str,
+    clamp: bool,
+    compute: tl.dtype,
 ) -> Steps:
     constants = {
         "LARGEST": largest,
         "OUTPUT": output,
+        "CLAMP": clamp,
         "PADDED": n != plan.block,
         "ROWS": plan.rows,
         "PARTS": plan.parts,
@@ -105,10 +114,13 @@ def _tiles(
     return Steps([Step(tile_forward, -(-row_count // plan.rows), (), constants, options)])
 
 
-def _long(plan: LongPlan, row_count: int, largest: bool, output: str, compute: tl.dtype) -> Steps:
+def _long(
+    plan: LongPlan, row_count: int, largest: bool, output: str, clamp: bool, compute: tl.dtype
+) -> Steps:
     constants = {
         "LARGEST": largest,
         "OUTPUT": output,
+        "CLAMP": clamp,
         "READ": plan.read,
         "LISTED": plan.listed,
         "WRITTEN": plan.written,
@@ -122,7 +134,14 @@ def _long(plan: LongPlan, row_count: int, largest: bool, output: str, compute: t
 
 
 def _team(
-    plan: TeamPlan, n: int, row_count: int, room: int, largest: bool, output: str, compute: tl.dtype
+    plan: TeamPlan,
+    n: int,
+    row_count: int,
+    room: int,
+    largest: bool,
+    output: str,
+    clamp: bool,
+    compute: tl.dtype,
 ) -> Steps:
     lanes = lanes_of(plan.chunks, plan.warps)
     guess = {
@@ -139,6 +158,7 @@ def _team(
         "LARGEST": largest,
         "HELD": is_held,
         "OUTPUT": output,
+        "CLAMP": clamp,
         "PADDED": n != plan.chunks * plan.block,
         "PARTS": plan.parts,
         "REPEATS": plan.repeats,
@@ -166,6 +186,7 @@ def _shared(
     largest: bool,
     output: str,
     is_limit: bool,
+    clamp: bool,
     compute: tl.dtype,
 ) -> Steps:
     lanes = lanes_of(plan.chunks, plan.warps)
@@ -187,7 +208,7 @@ def _shared(
     placing = sample | {"LANES": 32 * plan.sample_warps} | each
     gathering = {"READ": plan.read, "LISTED": plan.listed // wider} | each
     gathering |= {"LANES": plan.lanes * wider}
-    solving = {"OUTPUT": output, "READ": plan.read_again} | lists | few | each
+    solving = {"OUTPUT": output, "CLAMP": clamp, "READ": plan.read_again} | lists | few | each
     steps = []
     for turn in range(is_limit, 2) if output == "hard" else (0,):
         steps += [

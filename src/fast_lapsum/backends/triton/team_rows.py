@@ -69,7 +69,15 @@ def _read_guess(words, i, LANES: tl.constexpr, COMPUTE: tl.constexpr):
 
 @triton.jit
 def _solve_row(
-    source, again, total, out, threshold, row, OUTPUT: tl.constexpr, COMPUTE: tl.constexpr
+    source,
+    again,
+    total,
+    out,
+    threshold,
+    row,
+    OUTPUT: tl.constexpr,
+    CLAMP: tl.constexpr,
+    COMPUTE: tl.constexpr,
 ):
     """A member's part in one row that a team shares; ``again`` reads its chunks from memory.
 
@@ -94,6 +102,8 @@ def _solve_row(
         counted, crossings = over_rows(source, (0 * b,), crossings, "survey", COMPUTE)
         finite, infinite, nans, lowest, highest, _, _ = counted
     survey = Survey(finite, infinite, nans, lowest.to(COMPUTE), highest.to(COMPUTE))
+    if CLAMP:
+        k = tl.minimum(k, finite + infinite)
     pair, crossings = solve(source, survey, k, t, is_hard, guess, look, crossings, COMPUTE)
     if source.team.member == 0:
         store_pair(threshold, row, pair.hi, pair.lo, row >= 0)
@@ -130,6 +140,7 @@ def team_forward(
     LARGEST: tl.constexpr,
     HELD: tl.constexpr,
     OUTPUT: tl.constexpr,
+    CLAMP: tl.constexpr,
     PADDED: tl.constexpr,
     PARTS: tl.constexpr,
     REPEATS: tl.constexpr,
@@ -174,7 +185,7 @@ def team_forward(
                     *(None, first, call, outer, inner, team, length, None),
                     *(False, PADDED, LARGEST, PARTS, REPEATS, LANES, WIDTH, CHUNK_LANES),
                 ),
-                *(total, out, threshold, row, OUTPUT, COMPUTE),
+                *(total, out, threshold, row, OUTPUT, CLAMP, COMPUTE),
             )
         else:
             await_last(OVERLAP)
@@ -187,5 +198,5 @@ def team_forward(
                     *(None, first, call, outer, inner, team, length, None),
                     *(False, True, LARGEST, PARTS, REPEATS, LANES, WIDTH, CHUNK_LANES),
                 ),
-                *(total, out, threshold, row, OUTPUT, COMPUTE),
+                *(total, out, threshold, row, OUTPUT, CLAMP, COMPUTE),
             )

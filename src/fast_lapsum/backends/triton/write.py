@@ -1,6 +1,6 @@
 """Writing the results: of parts in registers, of parts that are read again, and pairs.
 
-OUTPUT is what is written: the "mask", a "hard" one, the "log" of the mask, or the "threshold" alone.
+OUTPUT is what is written: the "mask", a "hard" one, the mask's "log", or the "threshold" alone.
 """
 
 from __future__ import annotations

@@ -1,0 +1,155 @@
+"""From tensors to the launches that select scores, or draw them: a mask first, then its ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton.language as tl
+from torch import Tensor
+
+from ..._layout import groups
+from ...solvers.backend import compute_dtype
+from .config import PROGRAMS, longest_block, power_of_two, tile_plan
+from .device import on_device
+from .launch import _along, _fitting, _rows, _width, forward, split_float64
+from .selection import count_chosen, draw_rows, place_chosen, sum_ticks
+from .views import Call, Numbers
+
+#: Digits of p as a whole number, and of a row's sum of them.
+DIGITS, DIGITS_OF_SUM = 40, 62
+#: Scores that a thread of a long row takes at a time, and its threads.
+READ, WARPS = 16, 8
+
+
+def select(
+    scores: Tensor,
+    k: int,
+    temperature: Tensor | None,
+    temperature_number: float,
+    mask: Tensor | None,
+    largest: bool,
+    out_dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Places and weights of the selected scores, ascending, [..., k], and threshold pairs."""
+    n = scores.shape[-1]
+    given = (temperature, temperature_number, mask, None, largest)
+    chosen, threshold = forward(scores, None, float(k), *given, "hard", scores.dtype, clamp=True)
+    indices = scores.new_empty((*scores.shape[:-1], k), dtype=torch.int64)
+    weights = scores.new_empty((*scores.shape[:-1], k), dtype=out_dtype)
+    if not indices.numel():
+        return indices, weights, threshold
+    numbers, temperature = _numbers(scores, 0.0, temperature, temperature_number)
+    tensors = (scores, mask, temperature, chosen)
+    with on_device(scores):
+        for group in groups(tensors):
+            row_count = group.outer * group.inner
+            steps = (_along(scores, n), _along(mask, n), 1, _along(chosen, n))
+            v_scores, v_mask, v_temperature, v_chosen = (
+                _rows(x, group, place, step)
+                for place, (x, step) in enumerate(zip(tensors, steps, strict=True))
+            )
+            call = Call(v_scores, v_mask, None, v_temperature, numbers, n, group.inner)
+            tile = _Tile(n, row_count, threshold.itemsize, _width(tensors, group))
+            sums = None
+            if tile.chunks > 1:
+                sums = scores.new_empty(row_count * tile.chunks, dtype=torch.int64)
+                count_chosen[(row_count * tile.chunks,)](
+                    *(call, row_count, v_chosen, sums, tile.chunks, tile.length),
+                    **tile.of_part,
+                    num_warps=tile.warps,
+                )
+            first = group.first_row
+            place_chosen[(tile.programs,)](
+                *(call, row_count, v_chosen, threshold.view(-1, 2)[first:]),
+                *(indices.view(-1, k)[first:], weights.view(-1, k)[first:]),
+                *(sums, tile.chunks, tile.length, k),
+                **tile.constants(largest, threshold),
+                num_warps=tile.warps,
+            )
+    return indices, weights, threshold
+
+
+def sample(
+    scores: Tensor,
+    budget: Tensor | None,
+    budget_number: float,
+    temperature: Tensor | None,
+    temperature_number: float,
+    mask: Tensor | None,
+    start: Tensor,
+    largest: bool,
+    out_dtype: torch.dtype,
+) -> Tensor:
+    """Random masks of exactly k ones, for a ``start`` of each row."""
+    n = scores.shape[-1]
+    given = (budget, budget_number, temperature, temperature_number, mask, None, largest)
+    out, threshold = forward(scores, *given, "mask", out_dtype)
+    if not out.numel():
+        return out
+    numbers, temperature = _numbers(scores, budget_number, temperature, temperature_number)
+    tensors = (scores, mask, budget, temperature, start, out)
+    digits = min(DIGITS, DIGITS_OF_SUM - n.bit_length())
+    with on_device(scores):
+        for group in groups(tensors):
+            row_count = group.outer * group.inner
+            steps = (_along(scores, n), _along(mask, n), 1, 1, 1, _along(out, n))
+            v_scores, v_mask, v_budget, v_temperature, v_start, v_out = (
+                _rows(x, group, place, step)
+                for place, (x, step) in enumerate(zip(tensors, steps, strict=True))
+            )
+            call = Call(v_scores, v_mask, v_budget, v_temperature, numbers, n, group.inner)
+            pairs = threshold.view(-1, 2)[group.first_row :]
+            tile = _Tile(n, row_count, threshold.itemsize, _width(tensors, group))
+            constants = tile.constants(largest, threshold) | {"DIGITS": digits}
+            sums = None
+            if tile.chunks > 1:
+                sums = scores.new_empty(2 * row_count * tile.chunks, dtype=torch.int64)
+                summing = {x: y for x, y in constants.items() if x not in ("ROWS", "CHUNK_LANES")}
+                sum_ticks[(row_count * tile.chunks,)](
+                    *(call, row_count, pairs, sums, tile.chunks, tile.length),
+                    **summing,
+                    num_warps=tile.warps,
+                )
+            draw_rows[(tile.programs,)](
+                *(call, row_count, pairs, v_start, v_out, sums, tile.chunks, tile.length),
+                **constants,
+                num_warps=tile.warps,
+            )
+    return out
+
+
+class _Tile:
+    """How rows are read: several short ones by a program, or chunks of a long one."""
+
+    def __init__(self, n: int, row_count: int, itemsize: int, width: int) -> None:
+        self.rows, self.repeats, self.lanes, self.width = 1, READ // width, 32 * WARPS, width
+        self.warps, self.chunks = WARPS, 1
+        if n <= longest_block(itemsize):
+            plan = tile_plan(n, width, itemsize)
+            self.rows, self.repeats, self.lanes = plan.rows, plan.repeats, plan.lanes
+            self.width, self.warps = plan.width, plan.warps
+        block = self.repeats * self.lanes * self.width
+        if n > longest_block(itemsize):
+            self.chunks = max(1, min(4 * PROGRAMS // row_count, -(-n // block)))
+        self.length = -(-n // (self.chunks * block)) * block
+        self.chunks = -(-n // self.length)
+        self.programs = -(-row_count // self.rows) * self.chunks
+        self.of_part = {"REPEATS": self.repeats, "LANES": self.lanes, "WIDTH": self.width}
+
+    def constants(self, largest: bool, threshold: Tensor) -> dict[str, Any]:
+        """What the kernels are told."""
+        compute = tl.float64 if threshold.dtype == torch.float64 else tl.float32
+        chunk_lanes = power_of_two(self.chunks)
+        each = {"LARGEST": largest, "ROWS": self.rows, "CHUNK_LANES": chunk_lanes}
+        return each | self.of_part | {"COMPUTE": compute}
+
+
+def _numbers(
+    scores: Tensor, budget_number: float, temperature: Tensor | None, temperature_number: float
+) -> tuple[Numbers, Tensor | None]:
+    """Numbers as kernels take them, and the temperature as a tensor where it is no such number."""
+    if compute_dtype(scores.dtype) == torch.float64:
+        temperature, temperature_number = _fitting(temperature, temperature_number, scores)
+    numbers = Numbers(*split_float64(budget_number), *split_float64(temperature_number))
+    return numbers, temperature
