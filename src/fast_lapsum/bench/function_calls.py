@@ -16,6 +16,8 @@ from .parity import ParityError
 WITH_BACKWARD = " forward+backward"
 MASK, MASK_WITH_BACKWARD = "mask", "mask" + WITH_BACKWARD
 HARD, THRESHOLD, SAMPLE, SELECT = "hard", "threshold", "sample", "select"
+#: ``hard_topk_mask``, which has no soft mask's gradient to care for.
+HARD_ALONE = "hard mask"
 LOG, LOG_WITH_BACKWARD = "log", "log" + WITH_BACKWARD
 #: Along the first dimension, and the same rows lying in a row each.
 FIRST_DIM, TRANSPOSED = "mask along dim 0", "mask of the transposed"
@@ -65,6 +67,7 @@ CALLS: dict[str, Call] = {
     MASK: lambda x, w, k: _forward(x, k, "mask"),
     MASK_WITH_BACKWARD: lambda x, w, k: _gradient(x, w, k, "mask"),
     HARD: lambda x, w, k: _forward(x, k, "hard"),
+    HARD_ALONE: lambda x, w, k: _forward(x, k, "hard", 0.0),
     LOG: lambda x, w, k: _forward(x, k, "log"),
     LOG_WITH_BACKWARD: lambda x, w, k: _gradient(x, w, k, "log"),
     THRESHOLD: lambda x, w, k: _forward(x, k, "threshold"),
@@ -88,6 +91,7 @@ def check(scores: Tensor, k: int) -> dict[str, float]:
     indices, weights, _ = _select(scores, k)
     errors = {
         "number of ones": float((hard.sum(-1, dtype=torch.float64) - k).abs().max()),
+        "hard mask": _largest(hard, _forward(scores, k, "hard", 0.0)[0]),
         "selected": float((hard.gather(-1, indices) != 1).sum()),
         "weights": _largest(weights, mask.gather(-1, indices)),
         "threshold": _largest(_forward(scores, k, "threshold")[1], pair),

@@ -17,6 +17,7 @@ from .function_calls import (
     CALLS,
     FIRST_DIM,
     HARD,
+    HARD_ALONE,
     LOG,
     LOG_WITH_BACKWARD,
     MASK,
@@ -96,8 +97,8 @@ def _functions(hard: float, threshold: float = 1.0) -> tuple[Limit, ...]:
 def _selection(microseconds: float) -> tuple[Limit, ...]:
     """What a hard mask may take, and a selection against it and against torch.topk."""
     return (
-        Limit(HARD, microseconds=microseconds),
-        Limit(SELECT, 1.2, HARD),
+        Limit(HARD_ALONE, microseconds=microseconds),
+        Limit(SELECT, 1.2, HARD_ALONE),
         Limit(SELECT, 1, TOPK),
     )
 
