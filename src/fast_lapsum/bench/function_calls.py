@@ -94,7 +94,7 @@ def check(scores: Tensor, k: int) -> dict[str, float]:
         "hard mask": _largest(hard, _forward(scores, k, "hard", 0.0)[0]),
         "selected": float((hard.gather(-1, indices) != 1).sum()),
         "weights": _largest(weights, mask.gather(-1, indices)),
-        "threshold": _largest(_forward(scores, k, "threshold")[1], pair),
+        "threshold": _largest(_threshold(_forward(scores, k, "threshold")[1]), _threshold(pair)),
     }
     least = scores.gather(-1, indices).amin(-1, keepdim=True)
     errors["larger scores left"] = float(((scores > least) & (hard == 0)).sum())
@@ -108,6 +108,11 @@ def check(scores: Tensor, k: int) -> dict[str, float]:
         if not error <= limit:
             raise ParityError(f"{name}: off by {error:.3g}, expected at most {limit:.3g}")
     return errors
+
+
+def _threshold(pair: Tensor) -> Tensor:
+    """b of pairs, which may be split in other ways."""
+    return pair.double().sum(-1)
 
 
 def _largest(one: Tensor, two: Tensor) -> float:

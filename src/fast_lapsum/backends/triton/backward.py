@@ -96,17 +96,15 @@ def _is_shifted(output: str, per_row: bool) -> bool:
 
 
 @constexpr_function
-def _weighted(output: str) -> int:
+def _weighted(output: str, per_row: bool) -> int:
     """How many of the sums are of weights, and relative to the shift; others follow."""
-    return {"mask": 4, "log": 3, "threshold": 2}[output]
+    return {"mask": (2, 4), "log": (1, 3), "threshold": (1, 2)}[output][per_row]
 
 
 @constexpr_function
 def _count(output: str, per_row: bool) -> int:
     """How many sums there are."""
-    if output == "mask":
-        return 4 if per_row else 2
-    return 6 if output == "log" else 2
+    return {"mask": (2, 4), "log": (2, 6), "threshold": (1, 2)}[output][per_row]
 
 
 @triton.jit
@@ -121,8 +119,9 @@ def _log_weights(g, v):
 def _terms(w, g, v, OUTPUT: tl.constexpr, PER_ROW: tl.constexpr):
     """What is added up over a row, of w = 2^(shift - |v|), g and v.
 
-    mask: w, g w, w v, g w v. log p: w, w v, g w / p above the threshold; g below it, a, a v.
-    threshold: w, w v.
+    mask: w, g w, w v, g w v. log p: w, w v, g w / p above the threshold; a, a v, g below it.
+    threshold: w, w v. Those of w v and those after it are for the gradients of k and t alone, and
+    so is g w / p.
     """
     if OUTPUT == "mask":
         if PER_ROW:
@@ -132,11 +131,16 @@ def _terms(w, g, v, OUTPUT: tl.constexpr, PER_ROW: tl.constexpr):
             return w, g * w
     elif OUTPUT == "log":
         a, inverse = _log_weights(g, v)
-        is_below = v <= 0
-        above = tl.where(is_below, 0.0, g * w * inverse)
-        return w, w * _near(v), above, tl.where(is_below, g, 0.0), a, a * v
-    else:
+        if PER_ROW:
+            is_below = v <= 0
+            above = tl.where(is_below, 0.0, g * w * inverse)
+            return w, w * _near(v), above, a, a * v, tl.where(is_below, g, 0.0)
+        else:
+            return w, a
+    elif PER_ROW:
         return w, w * _near(v)
+    else:
+        return (w,)
 
 
 class Gradients(NamedTuple):
@@ -166,15 +170,17 @@ def _row_gradients(
             d_budget = mean
             d_temperature = (-0.5 * LN2) * tl.exp2(-shift) * spread / rows.t
     elif OUTPUT == "log":
-        mean = tl.where(has_any, sums[4] / weight, 0.0)
-        d_budget = tl.where(has_any, sums[2] / weight, 0.0) + sums[3] * density
-        spread = sums[5] - sums[4] * tl.where(has_any, sums[1] / weight, 0.0)
-        d_temperature = -LN2 * spread / rows.t
+        mean = tl.where(has_any, sums[3 if PER_ROW else 1] / weight, 0.0)
+        if PER_ROW:
+            d_budget = tl.where(has_any, sums[2] / weight, 0.0) + sums[5] * density
+            spread = sums[4] - sums[3] * tl.where(has_any, sums[1] / weight, 0.0)
+            d_temperature = -LN2 * spread / rows.t
     else:
         mean = tl.where(has_any, g_row / weight, 0.0)
-        g = g_row if LARGEST else -g_row
-        d_budget = -g * rows.t * density
-        d_temperature = -LN2 * g * tl.where(has_any, sums[1] / weight, 0.0)
+        if PER_ROW:
+            g = g_row if LARGEST else -g_row
+            d_budget = -g * rows.t * density
+            d_temperature = -LN2 * g * tl.where(has_any, sums[1] / weight, 0.0)
     is_nan = rows.hi != rows.hi
     d_budget = tl.where(rows.is_limit, 0.0, d_budget)
     d_temperature = tl.where(rows.is_limit, 0.0, d_temperature)
@@ -280,11 +286,11 @@ def _zeros(SHAPE: tl.constexpr, COUNT: tl.constexpr, DTYPE: tl.constexpr):
 
 
 @triton.jit
-def _joined(sums, more, kept, OUTPUT: tl.constexpr, SHIFTED: tl.constexpr):
-    """Both together; what is relative to a shift is brought over to a new one first."""
+def _joined(sums, more, kept, WEIGHTED: tl.constexpr):
+    """Both together; the first ones are relative to a shift, and brought over to a new one."""
     joined = ()
     for i in tl.static_range(len(sums)):
-        if SHIFTED and i < _weighted(OUTPUT):
+        if i < WEIGHTED:
             joined = joined + (sums[i] * kept + more[i],)  # type: ignore[assignment]
         else:
             joined = joined + (sums[i] + more[i],)  # type: ignore[assignment]
@@ -292,12 +298,12 @@ def _joined(sums, more, kept, OUTPUT: tl.constexpr, SHIFTED: tl.constexpr):
 
 
 @triton.jit
-def _of_lanes(sums, factors, OUTPUT: tl.constexpr, SHIFTED: tl.constexpr):
+def _of_lanes(sums, factors, WEIGHTED: tl.constexpr):
     """The sums of all lanes in float64, relative to one shift."""
     total = ()
     for i in tl.static_range(len(sums)):
         wide = sums[i].to(tl.float64)
-        if SHIFTED and i < _weighted(OUTPUT):
+        if i < WEIGHTED:
             wide = wide * factors
         total = total + (_added_up(wide),)  # type: ignore[assignment]
     return total
@@ -329,6 +335,7 @@ def sums_backward(
     rows = _threshold_of(call, threshold, row, row_count, outer, inner, COMPUTE)
     FIELDS: tl.constexpr = _count(OUTPUT, PER_ROW)
     SHIFTED: tl.constexpr = _is_shifted(OUTPUT, PER_ROW)
+    WEIGHTED: tl.constexpr = _weighted(OUTPUT, PER_ROW) if SHIFTED else 0
     total = _zeros((1,), FIELDS, tl.float64)
     total_shift = tl.full((1,), float("inf") if SHIFTED else 0.0, COMPUTE)
     BLOCK: tl.constexpr = REPEATS * LANES * WIDTH
@@ -357,7 +364,7 @@ def sums_backward(
             else:
                 w = tl.exp2(-distance)
             terms = _terms(w, g, v, OUTPUT, PER_ROW)
-            of_lanes = _joined(of_lanes, terms, kept, OUTPUT, SHIFTED)
+            of_lanes = _joined(of_lanes, terms, kept, WEIGHTED)
             shifts = shift
         nearest = total_shift
         kept_all = tl.full((1,), 1.0, tl.float64)
@@ -367,8 +374,8 @@ def sums_backward(
             anchor_all = tl.where(nearest < float("inf"), nearest, 0.0)
             kept_all = tl.exp2(anchor_all - total_shift).to(tl.float64)
             factors = tl.exp2(across(anchor_all) - shifts).to(tl.float64)
-        of_tile = _of_lanes(of_lanes, factors, OUTPUT, SHIFTED)
-        total = _joined(total, of_tile, kept_all, OUTPUT, SHIFTED)
+        of_tile = _of_lanes(of_lanes, factors, WEIGHTED)
+        total = _joined(total, of_tile, kept_all, WEIGHTED)
         total_shift = nearest
     place = sums + program_id * SUMS + tl.arange(0, 1)
     tl.store(place, total_shift.to(tl.float64))
@@ -415,7 +422,7 @@ def scores_backward(
     total = ()
     for i in tl.static_range(_count(OUTPUT, PER_ROW)):
         one = tl.load(every + 1 + i, mask=has_sums, other=0.0)
-        if i < _weighted(OUTPUT):
+        if i < _weighted(OUTPUT, PER_ROW):
             one = one * factors
         total = total + (tl.sum(one, 1),)  # type: ignore[assignment]
     g_row = tl.zeros((1,), tl.float64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .numbers import LN2, exponent_scale, smallest_normal
+from .numbers import LN2, any_row, exponent_scale, smallest_normal
 from .views import across
 
 
@@ -48,16 +48,29 @@ def any_mask(r, hi, lo, t, COMPUTE: tl.constexpr):
 
 
 @triton.jit
+def _log_rest(x, COMPUTE: tl.constexpr):
+    """log(1 - x) for 0 <= x <= 1/2 with the digits of x."""
+    if COMPUTE == tl.float32:
+        # -2 artanh(x / (2 - x)) as a series: the next term is below 2^-26.
+        s = x / (2 - x)
+        z = s * s
+        series = 0.0909090909 + z * 0.0769230769
+        series = 0.3333333333 + z * (0.2 + z * (0.1428571429 + z * (0.1111111111 + z * series)))
+        return -2 * s * (1 + z * series)
+    else:
+        # The logarithm of a rounded number, by as much as the rounding moved it.
+        rest = 1 - x
+        moved = rest - 1
+        is_one = moved == 0
+        return tl.where(is_one, -x, tl.log(rest) * (x / tl.where(is_one, 1.0, -moved)))
+
+
+@triton.jit
 def _soft_log(r, hi, lo, t, COMPUTE: tl.constexpr):
     """log p: u - log 2 below the threshold, log(1 - e^-u / 2) above it, to its last digits."""
     u = ((r - across(hi)) - across(lo)) * across(1 / t.to(COMPUTE))
     half = 0.5 * tl.exp2(tl.maximum(u, 0.0) * -1.4426950408889634)
-    p = 1 - half
-    # The logarithm of a rounded p, by as much as the rounding moved it.
-    moved = p - 1
-    is_one = moved == 0
-    log_p = tl.where(is_one, -half, tl.log(p) * (half / tl.where(is_one, 1.0, -moved)))
-    return tl.where(u > 0, log_p, u - LN2)  # NaN stays NaN
+    return tl.where(u > 0, _log_rest(half, COMPUTE), u - LN2)  # NaN stays NaN
 
 
 @triton.jit
@@ -129,14 +142,16 @@ def ties_in(r, boundary):
 
 
 @triton.jit
-def hard_mask(r, k, boundary, above, earlier, COMPUTE: tl.constexpr):
+def hard_mask(r, k, boundary, room, COMPUTE: tl.constexpr):
     """Ones for the k first scores, the earliest of tied ones first; NaN for unanswered rows.
 
-    ``above`` are greater than the boundary, ``earlier`` equal it and lie before these scores.
+    There is ``room`` for so many that equal the boundary. Returned, too, is how many do.
     """
     is_tied = r == across(boundary)
-    place = running_sums(is_tied.to(tl.int32)).to(tl.float64) + across(earlier)
-    is_chosen = (r > across(boundary)) | (is_tied & (place <= across(k - above)))
+    ties = ties_in(r, boundary)
+    is_taken = is_tied & across(room >= ties)
+    if any_row((room > 0) & (ties > room)):  # which is so in one part of a row at most
+        is_taken = is_tied & (running_sums(is_tied.to(tl.int32)).to(tl.float64) <= across(room))
     # A row that takes nothing has a boundary, too.
-    p = tl.where(across(k > 0), is_chosen.to(COMPUTE), 0.0)
-    return tl.where(across(boundary != boundary), float("nan"), p)
+    p = tl.where(across(k > 0), ((r > across(boundary)) | is_taken).to(COMPUTE), 0.0)
+    return tl.where(across(boundary != boundary), float("nan"), p), ties

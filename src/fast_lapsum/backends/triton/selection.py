@@ -186,13 +186,14 @@ def _passed(x, g, total, room, excess, start, DIGITS: tl.constexpr):
     proportion to x, and what is missing is added in proportion to what scores are short of one, g:
     then no score is worth more than one, and the last sum is the budget itself.
     """
-    surplus = tl.maximum(excess, 0)
-    lack = tl.maximum(-excess, 0)
-    off = x.to(tl.float64) * (surplus.to(tl.float64) / tl.maximum(total, 1).to(tl.float64))
-    off = tl.where(x >= total, surplus, tl.minimum(off.to(tl.int64), surplus))
-    more = g.to(tl.float64) * (lack.to(tl.float64) / tl.maximum(room, 1).to(tl.float64))
-    more = tl.where(g >= room, lack, tl.minimum(more.to(tl.int64), lack))
-    return (x - off + more - start - 1 + (tl.full((), 1 << DIGITS, tl.int64))) >> DIGITS
+    is_over = excess >= 0
+    size = tl.abs(excess)
+    whole = tl.where(is_over, total, room)
+    base = tl.where(is_over, x, g)
+    part = base.to(tl.float64) * (size.to(tl.float64) / tl.maximum(whole, 1).to(tl.float64))
+    moved = tl.where(base >= whole, size, tl.minimum(part.to(tl.int64), size))
+    moved = x - tl.where(is_over, moved, -moved)
+    return (moved - start - 1 + tl.full((), 1 << DIGITS, tl.int64)) >> DIGITS
 
 
 @triton.jit(do_not_specialize=["row_count", "chunks"])

@@ -64,8 +64,8 @@ def write_read(
         r = read_part(source, first, part, COMPUTE)
         index, written = _written(source, first, part, is_row)
         if OUTPUT == "hard":
-            p = hard_mask(r, k, pair.hi, pair.above, earlier, COMPUTE)
-            earlier += ties_in(r, pair.hi).to(tl.float64)
+            p, ties = hard_mask(r, k, pair.hi, k - pair.above - earlier, COMPUTE)
+            earlier += ties.to(tl.float64)
         else:
             p = any_output(r, pair, t, OUTPUT, COMPUTE)
         store_values(out, source.outer, source.inner, index, written, p, source.WIDTH)
