@@ -139,7 +139,8 @@ def test_a_refused_launch_is_tried_with_less_room(
     lines = told(diary, {"scores": scores, "out": out, "pairs": pairs})
     planned = steps.forward_steps(
         launch._plan(size[1], size[0], 4, 4, room),
-        *(size[1], size[0], room, False, True, hard, tl.float32),
+        *(size[1], size[0], room, False),
+        *(True, "hard" if hard else "mask", False, False, tl.float32),
     )
     wanted = [(step.kernel.name, step.programs) for step in planned.steps]
     assert [line[:2] for line in lines[-len(wanted) :]] == wanted
