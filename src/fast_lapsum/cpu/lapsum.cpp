@@ -9,11 +9,18 @@
 //   simd.hpp      the inner loops, compiled for several instruction sets
 //   rows.hpp      how a row is read and reduced
 //   iterate.hpp   the two-exponential iteration
+//   sample.hpp    where a sample puts the threshold of a long row
+//   counts.hpp, gather.hpp, rank.hpp   the scores of a band, and the score of a rank
 //   solve.hpp     from a row to its threshold
 //   write.hpp     from a threshold to mask and gradients
+//   network.hpp, tile.hpp, short_rows.hpp   short rows, several at a time
+//   transpose.hpp, stage.hpp                rows that lie across the memory
 //   lapsum.cpp    the exported functions
 
-#include "write.hpp"
+#include "short_rows.hpp"
+#include "stage.hpp"
+
+#include <atomic>
 
 #ifdef __linux__
 #include <sys/mman.h>
@@ -49,6 +56,9 @@ namespace {
 struct RowIndex {
     int64_t outer, inner, flat;
 
+    RowIndex(const Call& call, int64_t row)
+        : outer(row / call.inner), inner(row % call.inner), flat(row) {}
+
     int64_t offset(const Tensor& tensor) const {
         return outer * tensor.outer_stride + inner * tensor.inner_stride;
     }
@@ -64,27 +74,40 @@ struct RowIndex {
     }
 };
 
-constexpr int64_t kRowGroup = 8;
+// Rows that may be taken several at a time, in groups of at most `size`: where scores of
+// neighbouring rows are neighbours in memory, a group does not go beyond those.
+struct RowGroups {
+    int64_t run, size, per_run, count;
 
-// work(index, threads of the row, kin) for every row: groups of rows side by side, or one row after
-// the other with all threads inside each.
+    RowGroups(const Call& call, int64_t size_)
+        : run(lies_across(call, call.scores) ? call.inner : call.outer * call.inner),
+          size(size_),
+          per_run((run + size - 1) / size),
+          count(call.outer * call.inner / std::max<int64_t>(run, 1) * per_run) {}
+
+    int64_t first(int64_t group) const { return group / per_run * run + group % per_run * size; }
+    int64_t rows(int64_t group) const { return std::min(size, run - group % per_run * size); }
+
+    static bool lies_across(const Call& call, const Tensor& tensor) {
+        return tensor.data != nullptr && tensor.stride != 1 && tensor.inner_stride == 1 &&
+               call.inner > 1 && call.n > 1;
+    }
+};
+
+// work(index, threads of the row) for every row: rows side by side, or one after the other with all
+// threads inside each.
 template <class Work>
 void each_row(const Call& call, Work work) {
-    const int64_t rows = call.outer * call.inner, groups = (rows + kRowGroup - 1) / kRowGroup;
+    const int64_t rows = call.outer * call.inner;
     const int threads = int(call.threads);
-    const bool side_by_side = threads > 1 && groups >= threads && rows * call.n >= kParallelScores;
-    const auto one_group = [&](int64_t group, int row_threads) {
-        Kin kin;
-        for (int64_t flat = group * kRowGroup; flat < std::min(rows, (group + 1) * kRowGroup);
-             ++flat) {
-            work(RowIndex{flat / call.inner, flat % call.inner, flat}, row_threads, &kin);
-        }
-    };
+    const bool side_by_side =
+        threads > 1 && rows >= 8 * threads && rows * call.n >= kParallelScores;
     // Larger shares for short rows; results do not depend on them.
-    const int64_t share = std::max<int64_t>(
-        1, std::min(groups / (8 * threads), kParallelScores / (kRowGroup * call.n + 1)));
-    for_each(groups, side_by_side ? threads : 1, share,
-             [&](int64_t group) { one_group(group, side_by_side ? 1 : threads); });
+    const int64_t share =
+        std::max<int64_t>(1, std::min(rows / (8 * threads), kParallelScores / (call.n + 1)));
+    for_each(rows, side_by_side ? threads : 1, share, [&](int64_t row) {
+        work(RowIndex(call, row), side_by_side ? 1 : threads);
+    });
 }
 
 template <class T>
@@ -120,42 +143,211 @@ void ask_for_large_pages(const Call& call) {
 #endif
 }
 
-template <class T>
-int64_t forward(const Call& call) {
-    ask_for_large_pages(call);
-    const int64_t rows = call.outer * call.inner;
-    std::vector<int64_t> over_limit(static_cast<size_t>(rows), -1);
-    each_row(call, [&](const RowIndex& index, int threads, Kin* kin) {
-        Row<T> row = make_row<T>(call, index, threads);
-        const double k = index.number(call.budget, call.budget_number);
-        const double t = index.number(call.temperature, call.temperature_number);
-        double start = index.number(call.warm_start, kNaN);
-        start = row.largest ? start : -start;
-        const bool hard = call.hard != 0;
-        const Solution solution = solve_row(row, k, t, start, hard, kin);
-        const Strided out = index.strided(call.out, call.out_dtype);
-        if (hard && !std::isnan(solution.threshold.hi)) {
-            write_hard_mask(row, solution.hard, k, out);
-        } else {
-            write_mask(row, solution.threshold, t, out);
+// The least number of valid scores of the rows whose budget is over it, or -1; rows tell at once.
+class LeastLimit {
+   public:
+    void add(int64_t limit) {
+        if (limit < 0) return;
+        int64_t seen = least_.load();
+        while ((seen < 0 || limit < seen) && !least_.compare_exchange_weak(seen, limit)) {
         }
-        T* pair = reinterpret_cast<T*>(call.threshold) + 2 * index.flat;
-        pair[0] = T(solution.threshold.hi);
-        pair[1] = T(solution.threshold.lo);
-        if (call.passes != nullptr) call.passes[index.flat] = row.passes;
-        over_limit[size_t(index.flat)] = solution.over_limit;
-    });
-    int64_t least = -1;
-    for (const int64_t limit : over_limit) {
-        if (limit >= 0) least = least < 0 ? limit : std::min(least, limit);
     }
-    return least;
+    int64_t get() const { return least_.load(); }
+
+   private:
+    std::atomic<int64_t> least_{-1};
+};
+
+template <class T>
+void keep_threshold(const Call& call, const RowIndex& index, const Threshold& threshold,
+                    int passes) {
+    T* pair = reinterpret_cast<T*>(call.threshold) + 2 * index.flat;
+    pair[0] = T(threshold.hi);
+    pair[1] = T(threshold.lo);
+    if (call.passes != nullptr) call.passes[index.flat] = passes;
 }
 
 template <class T>
-void backward(const Call& call) {
+void forward_row(const Call& call, const Places& places, const RowIndex& index, int threads,
+                 LeastLimit* over_limit) {
+    Row<T> row = make_row<T>(call, index, threads);
+    const double k = index.number(call.budget, call.budget_number);
+    const double t = index.number(call.temperature, call.temperature_number);
+    double start = index.number(call.warm_start, kNaN);
+    start = row.largest ? start : -start;
+    const bool hard = call.hard != 0;
+    const Solution solution = solve_row(row, places, k, t, start, hard);
+    const Strided out = index.strided(call.out, call.out_dtype);
+    if (hard && !std::isnan(solution.threshold.hi)) {
+        write_hard_mask(row, solution.hard, k, out);
+    } else {
+        write_mask(row, solution.threshold, t, out);
+    }
+    keep_threshold<T>(call, index, solution.threshold, row.passes);
+    over_limit->add(solution.over_limit);
+}
+
+// Rows `first` to `first + count` as one tile; those without a plain answer one by one.
+template <class T, int kLanes>
+void forward_tile(const Call& call, int64_t first, int count, LeastLimit* over_limit) {
+    constexpr int kReadings = 2;  // to sort and to sum
+    TileRow<T> rows[kLanes];
+    for (int j = 0; j < count; ++j) {
+        const RowIndex index(call, first + j);
+        rows[j].row = make_row<T>(call, index, 1);
+        rows[j].out = index.strided(call.out, call.out_dtype);
+        rows[j].k = index.number(call.budget, call.budget_number);
+        rows[j].t = index.number(call.temperature, call.temperature_number);
+    }
+    TileSolver<T, kLanes>(rows, count, call.hard != 0).solve();
+    for (int j = 0; j < count; ++j) {
+        const RowIndex index(call, first + j);
+        if (rows[j].is_solved) {
+            keep_threshold<T>(call, index, rows[j].threshold, kReadings);
+        } else {
+            forward_row<T>(call, Places(call.n), index, 1, over_limit);
+        }
+    }
+}
+
+template <class T>
+void forward_tiles(const Call& call, LeastLimit* over_limit) {
+    constexpr int kLanes = Real<T>::lanes, kFew = kSquare<T>;
+    const RowGroups tiles(call, kLanes);
+    const int threads =
+        call.outer * call.inner * call.n >= kParallelScores ? int(call.threads) : 1;
+    const int64_t share = std::max<int64_t>(
+        1, std::min(tiles.count / (8 * threads), kParallelScores / (kLanes * call.n)));
+    for_each(tiles.count, threads, share, [&](int64_t tile) {
+        const int64_t first = tiles.first(tile);
+        const auto count = int(tiles.rows(tile));
+        if (count > kFew) return forward_tile<T, kLanes>(call, first, count, over_limit);
+        forward_tile<T, kFew>(call, first, count, over_limit);
+    });
+}
+
+// The same call on contiguous copies of some of its rows.
+class StagedCall {
+   public:
+    // How many rows to copy at a time; 0 where rows are read well as they are, or are too long.
+    static int64_t rows_at_a_time(const Call& call) {
+        const bool is_across = RowGroups::lies_across(call, call.scores) ||
+                               RowGroups::lies_across(call, call.out) ||
+                               RowGroups::lies_across(call, call.grad);
+        const int64_t fit = kStageBytes / (bytes_of_score(call) * stage_pitch(call.n));
+        return is_across && fit > 1 ? std::min(fit, kStagedRows) : 0;
+    }
+
+    static int64_t bytes_of_score(const Call& call) {
+        return width(call.dtype) + width(call.out_dtype) +
+               (call.grad.data == nullptr ? 0 : width(call.grad_dtype)) +
+               (call.mask.data == nullptr ? 0 : 1);
+    }
+
+    StagedCall(const Call& call, int64_t first, int64_t rows, char* memory) : staged_(call) {
+        const RowIndex index(call, first);
+        const auto skip = [&](Tensor& tensor, int64_t bytes) {
+            if (tensor.data != nullptr) tensor.data += index.offset(tensor) * bytes;
+            tensor.outer_stride = 0;
+        };
+        staged_.outer = 1;
+        staged_.inner = rows;
+        skip(staged_.scores, width(call.dtype));
+        skip(staged_.out, width(call.out_dtype));
+        skip(staged_.grad, width(call.grad_dtype));
+        skip(staged_.mask, 1);
+        for (Tensor* tensor : {&staged_.budget, &staged_.temperature, &staged_.warm_start})
+            skip(*tensor, sizeof(double));
+        const int64_t compute_bytes = call.dtype == kFloat64 ? 8 : 4;
+        staged_.threshold += 2 * first * compute_bytes;
+        if (call.d_budget != nullptr) staged_.d_budget += first;
+        if (call.d_temperature != nullptr) staged_.d_temperature += first;
+        if (call.passes != nullptr) staged_.passes += first;
+
+        char* next = aligned(memory);
+        stage(staged_.scores, width(call.dtype), &scores_, &next);
+        stage(staged_.grad, width(call.grad_dtype), &grad_, &next);
+        stage(staged_.out, width(call.out_dtype), &out_, &next);
+        stage(staged_.mask, 1, &mask_, &next);
+    }
+
+    const Call& read(int threads) const {
+        for (const StagedRows* rows : {&scores_, &grad_, &mask_}) rows->read(threads);
+        return staged_;
+    }
+
+    void write(int threads) const { out_.write(threads); }
+
+   private:
+    // Rows that are contiguous stay where they are, and what is not given stays away.
+    void stage(Tensor& tensor, int64_t bytes, StagedRows* rows, char** next) {
+        if (tensor.data == nullptr || tensor.stride == 1) return;
+        *rows = {tensor.data, tensor.stride, tensor.inner_stride, bytes, staged_.inner, staged_.n,
+                 *next};
+        *next += rows->size();
+        tensor = {rows->copy, 0, stage_pitch(staged_.n), 1};
+    }
+
+    Call staged_;
+    StagedRows scores_, grad_, mask_, out_;
+};
+
+// work(call, index, threads of the row) for every row, of copies where rows lie across the memory.
+template <class Work>
+void each_row_at_hand(const Call& call, Work work) {
+    const int64_t at_a_time = StagedCall::rows_at_a_time(call);
+    if (at_a_time == 0) {
+        return each_row(call, [&](const RowIndex& index, int threads) {
+            work(call, index, threads);
+        });
+    }
+    const RowGroups groups(call, at_a_time);
+    const auto threads = int(call.threads);
+    const bool side_by_side = threads > 1 && groups.count >= 4 * threads;
+    const int inside = side_by_side ? 1 : threads;
+    StagePool pool(at_a_time * stage_pitch(call.n) * StagedCall::bytes_of_score(call));
+    for_each(groups.count, side_by_side ? threads : 1, 1, [&](int64_t group) {
+        StagePool::Memory memory = pool.take();
+        const StagedCall copies(call, groups.first(group), groups.rows(group), memory.get());
+        const Call& staged = copies.read(inside);
+        for (int64_t row = 0; row < staged.inner; ++row)
+            work(staged, RowIndex(staged, row), inside);
+        copies.write(inside);
+        pool.give_back(std::move(memory));
+    });
+}
+
+// Rows in one dimension are inner rows, whose neighbours the copies look for.
+Call with_rows_inside(Call call) {
+    if (call.inner != 1) return call;
+    std::swap(call.outer, call.inner);
+    for (Tensor* tensor : {&call.scores, &call.mask, &call.budget, &call.temperature,
+                           &call.warm_start, &call.grad, &call.out})
+        std::swap(tensor->outer_stride, tensor->inner_stride);
+    return call;
+}
+
+template <class T>
+int64_t forward(const Call& given) {
+    const Call call = with_rows_inside(given);
     ask_for_large_pages(call);
-    each_row(call, [&](const RowIndex& index, int threads, Kin*) {
+    LeastLimit over_limit;
+    if (call.n > 0 && call.n <= kTileRow) {
+        forward_tiles<T>(call, &over_limit);
+    } else {
+        const Places places(call.n);
+        each_row_at_hand(call, [&](const Call& here, const RowIndex& index, int threads) {
+            forward_row<T>(here, places, index, threads, &over_limit);
+        });
+    }
+    return over_limit.get();
+}
+
+template <class T>
+void backward(const Call& given) {
+    const Call all = with_rows_inside(given);
+    ask_for_large_pages(all);
+    each_row_at_hand(all, [&](const Call& call, const RowIndex& index, int threads) {
         Row<T> row = make_row<T>(call, index, threads);
         const double t = index.number(call.temperature, call.temperature_number);
         const T* pair = reinterpret_cast<const T*>(call.threshold) + 2 * index.flat;
@@ -169,18 +361,19 @@ void backward(const Call& call) {
     });
 }
 
-// The first band of a long row that has no kin, and whether it led to the threshold: what a study of
-// the sampler looks at. The steps are those of solve_by_guess.
+// The band that the sample of a long row places, and whether it led to the threshold: what a study
+// of the sampler looks at. The steps are those of solve_by_guess.
 template <class T>
 void sample_bands(const Call& call) {
-    each_row(call, [&](const RowIndex& index, int threads, Kin*) {
+    const Places places(call.n);
+    each_row(call, [&](const RowIndex& index, int threads) {
         Row<T> row = make_row<T>(call, index, threads);
         const double k = index.number(call.budget, call.budget_number);
         const double t = index.number(call.temperature, call.temperature_number);
         Bracket<T> band{T(kNaN), T(kNaN), 0, 0};
         T guess;
         Threshold found;
-        const bool is_placed = sample_band(row, k, t, &band, &guess);
+        const bool is_placed = sample_band(row, places, k, t, &band, &guess);
         T* pair = reinterpret_cast<T*>(call.threshold) + 2 * index.flat;
         pair[0] = is_placed ? band.left : T(kNaN);
         pair[1] = is_placed ? band.right : T(kNaN);
@@ -208,8 +401,8 @@ LAPSUM_EXPORT int64_t lapsum_backward(const Call* call) try {
     return kOutOfMemory;
 }
 
-// The bands that samples place, into `threshold`, and whether each held, into `passes`; soft rows of
-// at least kBandFrom scores. Returns -1 or kOutOfMemory.
+// The bands that samples place, into `threshold`, and whether each held, into `passes`; soft rows
+// of at least kBandFrom scores. Returns -1 or kOutOfMemory.
 LAPSUM_EXPORT int64_t lapsum_sample_bands(const Call* call) try {
     call->dtype == kFloat64 ? sample_bands<double>(*call) : sample_bands<float>(*call);
     return -1;
