@@ -14,7 +14,17 @@ pytestmark = pytest.mark.skipif(
     not loader.status().available, reason="plain torch adds up as torch does"
 )
 #: Rows that are solved several at a time, one at a time, and with a sample; each with its budget.
-LENGTHS = [(1, 0.5), (8, 2), (64, 6), (197, 50), (256, 8.5), (700, 50), (1024, 50), (5000, 200)]
+LENGTHS = [
+    (1, 0.5),
+    (8, 2),
+    (64, 6),
+    (197, 50),
+    (256, 8.5),
+    (511, 40),
+    (700, 50),
+    (1024, 50),
+    (5000, 200),
+]
 CALLS = [(1.0, False), (0.1, False), (0.01, False), (0.0, False), (0.1, True)]
 
 

@@ -19,12 +19,17 @@ bool gather_band(Row<T>& row, T lower, T upper, int64_t most, ChunkSums chunk_su
     };
     ++row.passes;
     const int64_t size = row.block_size(), blocks = (row.n + size - 1) / size;
-    std::vector<Sums> sums(static_cast<size_t>(blocks));
-    std::vector<Piece> pieces(static_cast<size_t>(blocks));
+    // One block needs no list of them, which would cost as much as a hundred scores.
+    Sums only_sums;
+    Piece only_piece;
+    std::vector<Sums> many_sums(blocks > 1 ? size_t(blocks) : 0);
+    std::vector<Piece> many_pieces(blocks > 1 ? size_t(blocks) : 0);
+    Sums* sums = blocks > 1 ? many_sums.data() : &only_sums;
+    Piece* pieces = blocks > 1 ? many_pieces.data() : &only_piece;
     row.each_block([&](int64_t block, int64_t first, int64_t count) {
         alignas(64) T buffer[kChunk];
         alignas(64) T kept[kChunk + kSlack];
-        Piece& piece = pieces[size_t(block)];
+        Piece& piece = pieces[block];
         Cascade<Sums> block_sums;
         for (int64_t at = 0; at < count; at += kChunk) {
             const int64_t length = std::min(kChunk, count - at);
@@ -37,15 +42,15 @@ bool gather_band(Row<T>& row, T lower, T upper, int64_t most, ChunkSums chunk_su
             if (piece.found <= most)
                 piece.scores.insert(piece.scores.end(), kept, kept + hits);
         }
-        sums[size_t(block)] = block_sums.total();
+        sums[block] = block_sums.total();
     });
-    *outside = sum_in_pairs(sums.data(), blocks);
+    *outside = sum_in_pairs(sums, blocks);
     *inside = 0;
-    for (const Piece& piece : pieces) *inside += piece.found;
+    for (int64_t i = 0; i < blocks; ++i) *inside += pieces[i].found;
     if (outside->above + outside->below + *inside != row.n || *inside > most) return false;
     band = std::move(pieces[0].scores);
     band.reserve(size_t(*inside));
-    for (size_t i = 1; i < pieces.size(); ++i)
+    for (int64_t i = 1; i < blocks; ++i)
         band.insert(band.end(), pieces[i].scores.begin(), pieces[i].scores.end());
     return true;
 }

@@ -9,14 +9,16 @@
 //   simd.hpp      the inner loops, compiled for several instruction sets
 //   rows.hpp      how a row is read and reduced
 //   iterate.hpp   the two-exponential iteration
-//   sample.hpp    where a sample puts the threshold of a long row
+//   sampled_band.hpp   where a sample puts the threshold of a long row
 //   counts.hpp, gather.hpp, rank.hpp   the scores of a band, and the score of a rank
 //   solve.hpp     from a row to its threshold
 //   write.hpp     from a threshold to mask and gradients
-//   network.hpp, tile.hpp, short_rows.hpp   short rows, several at a time
-//   transpose.hpp, stage.hpp                rows that lie across the memory
+//   transpose.hpp, network.hpp, tile.hpp, tile_rows.hpp   several rows at a time, one in each lane
+//   short_rows.hpp, short_gradients.hpp   short rows
+//   stage.hpp     rows that lie across the memory
 //   lapsum.cpp    the exported functions
 
+#include "short_gradients.hpp"
 #include "short_rows.hpp"
 #include "stage.hpp"
 
@@ -71,26 +73,6 @@ struct RowIndex {
         return tensor.data == nullptr
                    ? otherwise
                    : reinterpret_cast<const double*>(tensor.data)[offset(tensor)];
-    }
-};
-
-// Rows that may be taken several at a time, in groups of at most `size`: where scores of
-// neighbouring rows are neighbours in memory, a group does not go beyond those.
-struct RowGroups {
-    int64_t run, size, per_run, count;
-
-    RowGroups(const Call& call, int64_t size_)
-        : run(lies_across(call, call.scores) ? call.inner : call.outer * call.inner),
-          size(size_),
-          per_run((run + size - 1) / size),
-          count(call.outer * call.inner / std::max<int64_t>(run, 1) * per_run) {}
-
-    int64_t first(int64_t group) const { return group / per_run * run + group % per_run * size; }
-    int64_t rows(int64_t group) const { return std::min(size, run - group % per_run * size); }
-
-    static bool lies_across(const Call& call, const Tensor& tensor) {
-        return tensor.data != nullptr && tensor.stride != 1 && tensor.inner_stride == 1 &&
-               call.inner > 1 && call.n > 1;
     }
 };
 
@@ -189,7 +171,8 @@ void forward_row(const Call& call, const Places& places, const RowIndex& index, 
 
 // Rows `first` to `first + count` as one tile; those without a plain answer one by one.
 template <class T, int kLanes>
-void forward_tile(const Call& call, int64_t first, int count, LeastLimit* over_limit) {
+void forward_tile(const Call& call, int64_t first, int count, Lanes<kLanes>,
+                  LeastLimit* over_limit) {
     constexpr int kReadings = 2;  // to sort and to sum
     TileRow<T> rows[kLanes];
     for (int j = 0; j < count; ++j) {
@@ -210,105 +193,39 @@ void forward_tile(const Call& call, int64_t first, int count, LeastLimit* over_l
     }
 }
 
-template <class T>
-void forward_tiles(const Call& call, LeastLimit* over_limit) {
+// work(first row, rows, lanes) for tiles of all rows; few rows take few lanes.
+template <class T, class Work>
+void each_tile(const Call& call, Work work) {
     constexpr int kLanes = Real<T>::lanes, kFew = kSquare<T>;
-    const RowGroups tiles(call, kLanes);
+    const RowGroups<Call> tiles(call, kLanes);
     const int threads =
         call.outer * call.inner * call.n >= kParallelScores ? int(call.threads) : 1;
     const int64_t share = std::max<int64_t>(
         1, std::min(tiles.count / (8 * threads), kParallelScores / (kLanes * call.n)));
     for_each(tiles.count, threads, share, [&](int64_t tile) {
-        const int64_t first = tiles.first(tile);
-        const auto count = int(tiles.rows(tile));
-        if (count > kFew) return forward_tile<T, kLanes>(call, first, count, over_limit);
-        forward_tile<T, kFew>(call, first, count, over_limit);
+        const auto rows = int(tiles.rows(tile));
+        if (rows > kFew) return work(tiles.first(tile), rows, Lanes<kLanes>());
+        work(tiles.first(tile), rows, Lanes<kFew>());
     });
 }
-
-// The same call on contiguous copies of some of its rows.
-class StagedCall {
-   public:
-    // How many rows to copy at a time; 0 where rows are read well as they are, or are too long.
-    static int64_t rows_at_a_time(const Call& call) {
-        const bool is_across = RowGroups::lies_across(call, call.scores) ||
-                               RowGroups::lies_across(call, call.out) ||
-                               RowGroups::lies_across(call, call.grad);
-        const int64_t fit = kStageBytes / (bytes_of_score(call) * stage_pitch(call.n));
-        return is_across && fit > 1 ? std::min(fit, kStagedRows) : 0;
-    }
-
-    static int64_t bytes_of_score(const Call& call) {
-        return width(call.dtype) + width(call.out_dtype) +
-               (call.grad.data == nullptr ? 0 : width(call.grad_dtype)) +
-               (call.mask.data == nullptr ? 0 : 1);
-    }
-
-    StagedCall(const Call& call, int64_t first, int64_t rows, char* memory) : staged_(call) {
-        const RowIndex index(call, first);
-        const auto skip = [&](Tensor& tensor, int64_t bytes) {
-            if (tensor.data != nullptr) tensor.data += index.offset(tensor) * bytes;
-            tensor.outer_stride = 0;
-        };
-        staged_.outer = 1;
-        staged_.inner = rows;
-        skip(staged_.scores, width(call.dtype));
-        skip(staged_.out, width(call.out_dtype));
-        skip(staged_.grad, width(call.grad_dtype));
-        skip(staged_.mask, 1);
-        for (Tensor* tensor : {&staged_.budget, &staged_.temperature, &staged_.warm_start})
-            skip(*tensor, sizeof(double));
-        const int64_t compute_bytes = call.dtype == kFloat64 ? 8 : 4;
-        staged_.threshold += 2 * first * compute_bytes;
-        if (call.d_budget != nullptr) staged_.d_budget += first;
-        if (call.d_temperature != nullptr) staged_.d_temperature += first;
-        if (call.passes != nullptr) staged_.passes += first;
-
-        char* next = aligned(memory);
-        stage(staged_.scores, width(call.dtype), &scores_, &next);
-        stage(staged_.grad, width(call.grad_dtype), &grad_, &next);
-        stage(staged_.out, width(call.out_dtype), &out_, &next);
-        stage(staged_.mask, 1, &mask_, &next);
-    }
-
-    const Call& read(int threads) const {
-        for (const StagedRows* rows : {&scores_, &grad_, &mask_}) rows->read(threads);
-        return staged_;
-    }
-
-    void write(int threads) const { out_.write(threads); }
-
-   private:
-    // Rows that are contiguous stay where they are, and what is not given stays away.
-    void stage(Tensor& tensor, int64_t bytes, StagedRows* rows, char** next) {
-        if (tensor.data == nullptr || tensor.stride == 1) return;
-        *rows = {tensor.data, tensor.stride, tensor.inner_stride, bytes, staged_.inner, staged_.n,
-                 *next};
-        *next += rows->size();
-        tensor = {rows->copy, 0, stage_pitch(staged_.n), 1};
-    }
-
-    Call staged_;
-    StagedRows scores_, grad_, mask_, out_;
-};
 
 // work(call, index, threads of the row) for every row, of copies where rows lie across the memory.
 template <class Work>
 void each_row_at_hand(const Call& call, Work work) {
-    const int64_t at_a_time = StagedCall::rows_at_a_time(call);
+    const int64_t at_a_time = StagedCall<Call>::rows_at_a_time(call);
     if (at_a_time == 0) {
         return each_row(call, [&](const RowIndex& index, int threads) {
             work(call, index, threads);
         });
     }
-    const RowGroups groups(call, at_a_time);
+    const RowGroups<Call> groups(call, at_a_time);
     const auto threads = int(call.threads);
     const bool side_by_side = threads > 1 && groups.count >= 4 * threads;
     const int inside = side_by_side ? 1 : threads;
-    StagePool pool(at_a_time * stage_pitch(call.n) * StagedCall::bytes_of_score(call));
+    StagePool pool(StagedCall<Call>::bytes(call, at_a_time));
     for_each(groups.count, side_by_side ? threads : 1, 1, [&](int64_t group) {
         StagePool::Memory memory = pool.take();
-        const StagedCall copies(call, groups.first(group), groups.rows(group), memory.get());
+        const StagedCall<Call> copies(call, groups.first(group), groups.rows(group), memory.get());
         const Call& staged = copies.read(inside);
         for (int64_t row = 0; row < staged.inner; ++row)
             work(staged, RowIndex(staged, row), inside);
@@ -317,23 +234,15 @@ void each_row_at_hand(const Call& call, Work work) {
     });
 }
 
-// Rows in one dimension are inner rows, whose neighbours the copies look for.
-Call with_rows_inside(Call call) {
-    if (call.inner != 1) return call;
-    std::swap(call.outer, call.inner);
-    for (Tensor* tensor : {&call.scores, &call.mask, &call.budget, &call.temperature,
-                           &call.warm_start, &call.grad, &call.out})
-        std::swap(tensor->outer_stride, tensor->inner_stride);
-    return call;
-}
-
 template <class T>
 int64_t forward(const Call& given) {
     const Call call = with_rows_inside(given);
     ask_for_large_pages(call);
     LeastLimit over_limit;
     if (call.n > 0 && call.n <= kTileRow) {
-        forward_tiles<T>(call, &over_limit);
+        each_tile<T>(call, [&](int64_t first, int rows, auto lanes) {
+            forward_tile<T>(call, first, rows, lanes, &over_limit);
+        });
     } else {
         const Places places(call.n);
         each_row_at_hand(call, [&](const Call& here, const RowIndex& index, int threads) {
@@ -344,21 +253,65 @@ int64_t forward(const Call& given) {
 }
 
 template <class T>
+Threshold kept_threshold(const Call& call, const RowIndex& index, double t) {
+    const T* pair = reinterpret_cast<const T*>(call.threshold) + 2 * index.flat;
+    Threshold threshold{double(pair[0]), double(pair[1]), false, false};
+    threshold.is_hard = t < double(std::numeric_limits<T>::min()) || threshold.hi == kInfinity;
+    return threshold;
+}
+
+void keep_gradient(const Call& call, const RowIndex& index, const RowGradient& gradient) {
+    if (call.d_budget != nullptr) call.d_budget[index.flat] = gradient.budget;
+    if (call.d_temperature != nullptr) call.d_temperature[index.flat] = gradient.temperature;
+}
+
+template <class T>
+void backward_row(const Call& call, const RowIndex& index, int threads) {
+    Row<T> row = make_row<T>(call, index, threads);
+    const double t = index.number(call.temperature, call.temperature_number);
+    const Strided grad = index.strided(call.grad, call.grad_dtype),
+                  out = index.strided(call.out, call.out_dtype);
+    keep_gradient(call, index,
+                  write_gradient(row, grad, kept_threshold<T>(call, index, t), t, out));
+}
+
+// forward_tile's counterpart.
+template <class T, int kLanes>
+void backward_tile(const Call& call, int64_t first, int count, Lanes<kLanes>) {
+    GradientRow<T> rows[kLanes];
+    for (int j = 0; j < count; ++j) {
+        const RowIndex index(call, first + j);
+        rows[j].row = make_row<T>(call, index, 1);
+        rows[j].grad.scores = index.strided(call.grad, call.grad_dtype);
+        rows[j].grad.n = call.n;
+        rows[j].out = index.strided(call.out, call.out_dtype);
+        rows[j].t = index.number(call.temperature, call.temperature_number);
+        rows[j].threshold = kept_threshold<T>(call, index, rows[j].t);
+    }
+    TileGradient<T, kLanes>(rows, count).solve();
+    for (int j = 0; j < count; ++j) {
+        const RowIndex index(call, first + j);
+        if (rows[j].is_solved) {
+            keep_gradient(call, index, rows[j].gradient);
+        } else {
+            backward_row<T>(call, index, 1);
+        }
+    }
+}
+
+template <class T>
 void backward(const Call& given) {
-    const Call all = with_rows_inside(given);
-    ask_for_large_pages(all);
-    each_row_at_hand(all, [&](const Call& call, const RowIndex& index, int threads) {
-        Row<T> row = make_row<T>(call, index, threads);
-        const double t = index.number(call.temperature, call.temperature_number);
-        const T* pair = reinterpret_cast<const T*>(call.threshold) + 2 * index.flat;
-        Threshold threshold{double(pair[0]), double(pair[1]), false, false};
-        threshold.is_hard = t < double(std::numeric_limits<T>::min()) || threshold.hi == kInfinity;
-        const Strided grad = index.strided(call.grad, call.grad_dtype),
-                      out = index.strided(call.out, call.out_dtype);
-        const RowGradient gradient = write_gradient(row, grad, threshold, t, out);
-        if (call.d_budget != nullptr) call.d_budget[index.flat] = gradient.budget;
-        if (call.d_temperature != nullptr) call.d_temperature[index.flat] = gradient.temperature;
-    });
+    const Call call = with_rows_inside(given);
+    ask_for_large_pages(call);
+    if (call.n > 0 && call.n <= kTileRow) {
+        each_tile<T>(call, [&](int64_t first, int rows, auto lanes) {
+            backward_tile<T>(call, first, rows, lanes);
+        });
+    } else {
+        each_row_at_hand(call, [&](const Call& here, const RowIndex& index, int threads) {
+            backward_row<T>(here, index, threads);
+        });
+    }
 }
 
 // The band that the sample of a long row places, and whether it led to the threshold: what a study

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "gather.hpp"
-#include "sample.hpp"
+#include "sampled_band.hpp"
 
 namespace {
 

@@ -4,7 +4,7 @@
 
 #pragma once
 
-#include "tile.hpp"
+#include "tile_rows.hpp"
 #include "write.hpp"
 
 namespace {
@@ -138,15 +138,17 @@ class TileSolver {
         : rows_(rows), count_(count), n_(rows[0].row.n), hard_(hard) {}
 
     void solve() {
-        read();
+        read_tile<T, kLanes>([&](int j) -> const Row<T>& { return rows_[j].row; }, count_, spare_,
+                             scores_);
         bool any_soft = false, any_limit = false;
         classify(sort_lanes(scores_, n_, sorted_, Width()), &any_soft, &any_limit);
         if (any_soft) {
+            const Ahead next = ahead_of<kLanes>(rows_[0].row.scores, n_, 1);
             find_brackets(sorted_, n_, state_.inverse, state_.budget, decays_, spare_,
-                          state_.upper, state_.lower, ahead(rows_[0].row.scores, 1), Width());
+                          state_.upper, state_.lower, next, Width());
             sum_tile(scores_, n_, state_.inverse, state_.upper, state_.lower, decays_,
                      state_.count_above, state_.sum_above, state_.sum_below,
-                     ahead(rows_[0].out, 0), Width());
+                     ahead_of<kLanes>(rows_[0].out, n_, 0), Width());
             close_tile(state_);
             for (int j = 0; j < count_; ++j)
                 rows_[j].threshold = {state_.hi[j], state_.lo[j], false, false};
@@ -155,60 +157,11 @@ class TileSolver {
                           Width());
         }
         if (hard_ || any_limit) rank();
-        write();
+        write_tile<T, kLanes>([&](int j) -> const Strided& { return rows_[j].out; }, count_, n_,
+                              decays_, spare_);
     }
 
    private:
-    // Whether score i of neighbouring rows is neighbouring memory: such a tile is read as it lies.
-    bool lies_across(const Strided& first, const Strided& second) const {
-        return first.stride != 1 && second.data - first.data == width(first.dtype);
-    }
-
-    bool is_read_across() const {
-        for (int j = 1; j < count_; ++j) {
-            const Row<T>&before = rows_[j - 1].row, &row = rows_[j].row;
-            if (!lies_across(before.scores, row.scores)) return false;
-            if (row.mask != nullptr && row.mask - before.mask != 1) return false;
-        }
-        return count_ > 1;
-    }
-
-    bool is_written_across() const {
-        for (int j = 1; j < count_; ++j)
-            if (!lies_across(rows_[j - 1].out, rows_[j].out)) return false;
-        return count_ > 1;
-    }
-
-    // The lines of the tile `tiles` after this one, whose first row is given.
-    Ahead ahead(const Strided& first, int64_t tiles) const {
-        constexpr int64_t kLine = 64;
-        const int64_t bytes = width(first.dtype);
-        if (first.stride == 1) return {first.data + tiles * kLanes * n_ * bytes, kLine};
-        return {first.data + tiles * kLanes * bytes, first.stride * bytes};
-    }
-
-    void read() {
-        if (is_read_across()) {
-            Row<T> across = rows_[0].row;  // the lanes of one score
-            const int64_t step = across.scores.stride * width(across.scores.dtype);
-            const int64_t mask_step = across.mask == nullptr ? 0 : across.mask_stride;
-            across.scores.stride = across.mask_stride = 1;
-            for (int64_t i = 0; i < n_; ++i) {
-                T* to = scores_ + i * kLanes;
-                const T* from = across.read(0, count_, to);
-                if (from != to) std::copy_n(from, count_, to);
-                std::fill(to + count_, to + kLanes, to[0]);
-                across.scores.data += step;
-                across.mask += mask_step;
-            }
-            return;
-        }
-        const T* from[kLanes];
-        for (int j = 0; j < count_; ++j) from[j] = rows_[j].row.read(0, n_, spare_ + j * n_);
-        std::fill(from + count_, from + kLanes, from[0]);
-        interleave(from, n_, scores_, Width());
-    }
-
     // Which rows have a plain answer, and of those, which are soft and which in the hard limit.
     void classify(bool is_finite, bool* any_soft, bool* any_limit) {
         constexpr T kEnd = std::numeric_limits<T>::infinity();
@@ -270,25 +223,6 @@ class TileSolver {
         }
         if (hard_) return hard_mask_tile(scores_, n_, boundary, left, decays_, Width());
         limit_mask_tile(scores_, n_, is_limit_, boundary, share, decays_, Width());
-    }
-
-    void write() {
-        if (is_written_across()) {
-            Strided across = rows_[0].out;
-            const int64_t step = across.stride * width(across.dtype);
-            across.stride = 1;
-            for (int64_t i = 0; i < n_; ++i, across.data += step) {
-                const T* p = decays_ + i * kLanes;
-                T* to = write_target(across, 0, spare_);
-                std::copy_n(p, count_, to);
-                write_chunk(across, 0, count_, to);
-            }
-            return;
-        }
-        T* to[kLanes];
-        for (int j = 0; j < count_; ++j) to[j] = write_target(rows_[j].out, 0, spare_ + j * n_);
-        separate(decays_, n_, count_, to, Width());
-        for (int j = 0; j < count_; ++j) write_chunk(rows_[j].out, 0, n_, to[j]);
     }
 
     TileRow<T>* rows_;

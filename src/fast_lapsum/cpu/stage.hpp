@@ -11,9 +11,9 @@
 
 namespace {
 
-constexpr int64_t kStagedRows = 16;         // floats of a cache line
-constexpr int64_t kStageBytes = 8 << 20;    // copies of longer rows are of fewer of them
-constexpr int64_t kStagedScores = 4096;     // that a thread copies at a time
+constexpr int64_t kStagedRows = 16;       // floats of a cache line
+constexpr int64_t kStageBytes = 8 << 20;  // of longer rows fewer are copied at a time
+constexpr int64_t kStagedScores = 4096;   // that a thread copies at a time
 constexpr int64_t kStageAlignment = 64;
 
 // Rows of n scores, `pitch` apart: not a power of two, which would crowd them into a few places of
@@ -89,9 +89,110 @@ class StagePool {
     std::vector<Memory> free_;
 };
 
-LAPSUM_INLINE char* aligned(char* memory) {
-    const auto address = reinterpret_cast<uintptr_t>(memory);
-    return memory + (kStageAlignment - address % kStageAlignment) % kStageAlignment;
+// Rows along one dimension as inner rows, where neighbours are looked for.
+template <class Call>
+Call with_rows_inside(Call call) {
+    if (call.inner != 1) return call;
+    std::swap(call.outer, call.inner);
+    for (auto* tensor : {&call.scores, &call.mask, &call.budget, &call.temperature,
+                         &call.warm_start, &call.grad, &call.out})
+        std::swap(tensor->outer_stride, tensor->inner_stride);
+    return call;
 }
+
+// Whether score i of neighbouring rows is neighbouring memory.
+template <class Call, class Tensor>
+bool lies_across(const Call& call, const Tensor& tensor) {
+    return tensor.data != nullptr && tensor.stride != 1 && tensor.inner_stride == 1 &&
+           call.inner > 1 && call.n > 1;
+}
+
+// Rows that may be taken several at a time, in groups of at most `size`: where scores of
+// neighbouring rows are neighbours in memory, a group does not go beyond those.
+template <class Call>
+struct RowGroups {
+    int64_t run, size, per_run, count;
+
+    RowGroups(const Call& call, int64_t size_)
+        : run(lies_across(call, call.scores) ? call.inner : call.outer * call.inner),
+          size(size_),
+          per_run((run + size - 1) / size),
+          count(call.outer * call.inner / std::max<int64_t>(run, 1) * per_run) {}
+
+    int64_t first(int64_t group) const { return group / per_run * run + group % per_run * size; }
+    int64_t rows(int64_t group) const { return std::min(size, run - group % per_run * size); }
+};
+
+// The same call on contiguous copies of some of its rows.
+template <class Call>
+class StagedCall {
+    using Tensor = decltype(Call::scores);
+
+   public:
+    // How many rows to copy at a time; 0 where rows are read well as they are, or are too long.
+    static int64_t rows_at_a_time(const Call& call) {
+        const bool is_across = lies_across(call, call.scores) || lies_across(call, call.out) ||
+                               lies_across(call, call.grad);
+        if (!is_across) return 0;
+        const int64_t fit = kStageBytes / bytes(call, 1);
+        return fit > 1 ? std::min(fit, kStagedRows) : 0;
+    }
+
+    static int64_t bytes(const Call& call, int64_t rows) {
+        const int64_t of_score = width(call.dtype) + width(call.out_dtype) +
+                                 (call.grad.data == nullptr ? 0 : width(call.grad_dtype)) +
+                                 (call.mask.data == nullptr ? 0 : 1);
+        return rows * stage_pitch(call.n) * of_score;
+    }
+
+    StagedCall(const Call& call, int64_t first, int64_t rows, char* memory) : staged_(call) {
+        const auto skip = [&](Tensor& tensor, int64_t bytes) {
+            if (tensor.data != nullptr)
+                tensor.data += (first / call.inner * tensor.outer_stride +
+                                first % call.inner * tensor.inner_stride) *
+                               bytes;
+            tensor.outer_stride = 0;
+        };
+        staged_.outer = 1;
+        staged_.inner = rows;
+        skip(staged_.scores, width(call.dtype));
+        skip(staged_.out, width(call.out_dtype));
+        skip(staged_.grad, width(call.grad_dtype));
+        skip(staged_.mask, 1);
+        for (Tensor* tensor : {&staged_.budget, &staged_.temperature, &staged_.warm_start})
+            skip(*tensor, sizeof(double));
+        staged_.threshold += 2 * first * (call.dtype == kFloat64 ? 8 : 4);
+        if (call.d_budget != nullptr) staged_.d_budget += first;
+        if (call.d_temperature != nullptr) staged_.d_temperature += first;
+        if (call.passes != nullptr) staged_.passes += first;
+
+        const auto address = reinterpret_cast<uintptr_t>(memory);
+        char* next = memory + (kStageAlignment - address % kStageAlignment) % kStageAlignment;
+        stage(staged_.scores, width(call.dtype), &scores_, &next);
+        stage(staged_.grad, width(call.grad_dtype), &grad_, &next);
+        stage(staged_.out, width(call.out_dtype), &out_, &next);
+        stage(staged_.mask, 1, &mask_, &next);
+    }
+
+    const Call& read(int threads) const {
+        for (const StagedRows* rows : {&scores_, &grad_, &mask_}) rows->read(threads);
+        return staged_;
+    }
+
+    void write(int threads) const { out_.write(threads); }
+
+   private:
+    // Rows that are contiguous stay where they are, and what is not given stays away.
+    void stage(Tensor& tensor, int64_t bytes, StagedRows* rows, char** next) {
+        if (tensor.data == nullptr || tensor.stride == 1) return;
+        *rows = {tensor.data, tensor.stride, tensor.inner_stride, bytes, staged_.inner, staged_.n,
+                 *next};
+        *next += rows->size();
+        tensor = {rows->copy, 0, stage_pitch(staged_.n), 1};
+    }
+
+    Call staged_;
+    StagedRows scores_, grad_, mask_, out_;
+};
 
 }  // namespace

@@ -11,7 +11,7 @@ namespace {
 
 // Longer rows are solved one at a time: sorting a tile of them would cost more than it saves, and a
 // lone row has a tile to itself.
-constexpr int64_t kTileRow = 256;
+constexpr int64_t kTileRow = 512;
 
 // Memory that is needed soon, a line for each score of the tile at hand: tiles are too short for
 // the processor to see where the next one lies.

@@ -68,10 +68,6 @@ struct Across {
     LAPSUM_MEMBER T* at(int64_t i, int64_t j) const { return data + i * stride + j * row_stride; }
 };
 
-// Scores that lie in different pages are asked for some time before they are needed: no processor
-// sees where the next one will be.
-constexpr int64_t kFetched = 16;
-
 LAPSUM_INLINE void fetch_ahead(const void* at) {
 #if defined(__GNUC__)
     __builtin_prefetch(at);
@@ -80,29 +76,33 @@ LAPSUM_INLINE void fetch_ahead(const void* at) {
 #endif
 }
 
-// Scores [first, first + n) of some rows, to or from contiguous rows `pitch` apart. A score of all
-// rows at a time, because those are neighbours in memory.
+// Scores [first, first + n) of some rows, to or from contiguous rows `pitch` apart: in blocks of
+// one cache line of every row. Scores are asked for some time before they are needed, because each
+// may lie in a page of its own, where no processor looks for it.
 template <bool kIsBack, class T>
 LAPSUM_INLINE void copy_rows_body(Across<T> across, int64_t rows, int64_t first, int64_t n,
                                   T* contiguous, int64_t pitch) {
-    constexpr int kSide = kSquare<T>;
-    const bool in_squares = sizeof(T) >= 4 && across.row_stride == 1;
-    const int64_t whole_rows = in_squares ? rows / kSide * kSide : 0;
-    const int64_t whole = first + n / kSide * kSide;
-    for (int64_t i = first; i < first + n; i += kSide) {
-        const bool is_whole = i < whole;
-        for (int side = 0; side < kSide; ++side) fetch_ahead(across.at(i + kFetched + side, 0));
-        for (int64_t j = 0; is_whole && j < whole_rows; j += kSide) {
-            T *strip[kSide], *row[kSide];
-            for (int side = 0; side < kSide; ++side) {
-                strip[side] = across.at(i + side, j);
-                row[side] = contiguous + (j + side) * pitch + i;
+    constexpr int64_t kSide = kSquare<T>, kBlock = 64 / sizeof(T), kFetched = 48;
+    const int64_t stop = first + n;
+    const int64_t whole_rows =
+        sizeof(T) >= 4 && across.row_stride == 1 ? rows / kSide * kSide : 0;
+    for (int64_t begin = first; begin < stop; begin += kBlock) {
+        const int64_t end = std::min(begin + kBlock, stop);
+        const int64_t squared = begin + (end - begin) / kSide * kSide;
+        for (int64_t i = begin; i < end; ++i) fetch_ahead(across.at(i + kFetched, 0));
+        for (int64_t j = 0; j < whole_rows; j += kSide) {
+            for (int64_t i = begin; i < squared; i += kSide) {
+                T *strip[kSide], *row[kSide];
+                for (int64_t side = 0; side < kSide; ++side) {
+                    strip[side] = across.data + (i + side) * across.stride + j;
+                    row[side] = contiguous + (j + side) * pitch + i;
+                }
+                kIsBack ? transpose_square(row, strip) : transpose_square(strip, row);
             }
-            kIsBack ? transpose_square(row, strip) : transpose_square(strip, row);
         }
-        for (int64_t at = i; at < std::min<int64_t>(i + kSide, first + n); ++at) {
-            for (int64_t j = is_whole ? whole_rows : 0; j < rows; ++j) {
-                T *one = across.at(at, j), *other = contiguous + j * pitch + at;
+        for (int64_t i = begin; i < end; ++i) {
+            for (int64_t j = i < squared ? whole_rows : 0; j < rows; ++j) {
+                T *one = across.at(i, j), *other = contiguous + j * pitch + i;
                 kIsBack ? *one = *other : *other = *one;
             }
         }
