@@ -18,18 +18,23 @@ namespace {
 template <int kCount>
 struct Lanes {};
 
-template <class T, int kLanes>
+// Some lanes of a tile: those of one register, `kBytes` wide. Vectors that are wider than the
+// instruction set's would be taken apart lane by lane.
+template <class T, int kLanes, int kBytes>
 struct Network {
-    typedef T Vector __attribute__((vector_size(kLanes * sizeof(T))));
+    typedef T Vector __attribute__((vector_size(kBytes)));
+    // In memory, at any address: copied as bytes it may go in halves, which wait for each other.
+    typedef T Stored __attribute__((vector_size(kBytes), aligned(sizeof(T)), may_alias));
+    static constexpr int kWidth = kBytes / sizeof(T);
     static constexpr int kHeld = 8;  // vectors that are sorted in registers
 
     T* tile;
     int64_t n;
-    alignas(64) T nothing[kLanes];  // stands for places past the end; it never moves up
+    alignas(64) T nothing[kWidth];  // stands for places past the end; it never moves up
     Vector differences = {};        // of scores and themselves: NaN for what is not finite
 
     LAPSUM_MEMBER Network(T* tile_, int64_t n_) : tile(tile_), n(n_) {
-        std::fill_n(nothing, kLanes, -std::numeric_limits<T>::infinity());
+        std::fill_n(nothing, kWidth, -std::numeric_limits<T>::infinity());
     }
 
     // Where score i is; only the last runs of a tile have places past the end.
@@ -39,18 +44,19 @@ struct Network {
     }
 
     static LAPSUM_MEMBER void load(const T* from, Vector& out) {
-        std::memcpy(&out, from, sizeof out);
+        out = *reinterpret_cast<const Stored*>(from);
     }
 
     static LAPSUM_MEMBER void store(const Vector& value, T* to) {
-        std::memcpy(to, &value, sizeof value);
+        *reinterpret_cast<Stored*>(to) = value;
     }
 
-    // The larger score of each lane to a, the smaller to b.
+    // The larger score of each lane to a, the smaller to b: two comparisons, each of which is one
+    // instruction with its choice. (0 and -0 may become the same of the two.)
     static LAPSUM_MEMBER void exchange(Vector& a, Vector& b) {
         const Vector x = a, y = b;
         a = x > y ? x : y;
-        b = x > y ? y : x;
+        b = x < y ? x : y;
     }
 
     // Eight vectors through `steps(a, ..., h)` in registers.
@@ -61,16 +67,19 @@ struct Network {
 
     template <bool kIsWhole, class Steps>
     LAPSUM_MEMBER void hold(const T* unsorted, int64_t first, Steps steps) {
-        Vector held[kHeld];
-        const T* from[kHeld];
-        T* to[kHeld];
-        for (int i = 0; i < kHeld; ++i) {
-            to[i] = at<kIsWhole>(first + i);
-            from[i] = kIsWhole ? unsorted + (first + i) * kLanes : to[i];
-        }
-        for (int i = 0; i < kHeld; ++i) load(from[i], held[i]);
-        steps(held[0], held[1], held[2], held[3], held[4], held[5], held[6], held[7]);
-        for (int i = 0; i < kHeld; ++i) store(held[i], to[i]);
+        T* const to[kHeld] = {at<kIsWhole>(first),     at<kIsWhole>(first + 1),
+                              at<kIsWhole>(first + 2), at<kIsWhole>(first + 3),
+                              at<kIsWhole>(first + 4), at<kIsWhole>(first + 5),
+                              at<kIsWhole>(first + 6), at<kIsWhole>(first + 7)};
+        const auto from = [&](int i) LAPSUM_LAMBDA {
+            return kIsWhole ? unsorted + (first + i) * kLanes : to[i];
+        };
+        Vector a, b, c, d, e, f, g, h;
+        load(from(0), a), load(from(1), b), load(from(2), c), load(from(3), d);
+        load(from(4), e), load(from(5), f), load(from(6), g), load(from(7), h);
+        steps(a, b, c, d, e, f, g, h);
+        store(a, to[0]), store(b, to[1]), store(c, to[2]), store(d, to[3]);
+        store(e, to[4]), store(f, to[5]), store(g, to[6]), store(h, to[7]);
     }
 
     // Eight scores of an unsorted tile, by Batcher's 19 comparisons.
@@ -155,15 +164,51 @@ struct Network {
             if (first + run < n) merge<false>(first, run);
         }
         bool is_finite = true;
-        for (int j = 0; j < kLanes; ++j) is_finite &= differences[j] == 0;
+        for (int j = 0; j < kWidth; ++j) is_finite &= differences[j] == 0;
         return is_finite;
     }
 };
 
+template <class T, int kLanes, int kBytes>
+LAPSUM_INLINE bool sort_body(const T* unsorted, int64_t n, T* sorted) {
+    constexpr int kUsed = std::min<int>(kBytes, kLanes * sizeof(T)), kWidth = kUsed / sizeof(T);
+    bool is_finite = true;
+    for (int lane = 0; lane < kLanes; lane += kWidth)
+        is_finite &= Network<T, kLanes, kUsed>(sorted + lane, n).sort(unsorted + lane);
+    return is_finite;
+}
+
+// The instruction set is chosen here, not by LAPSUM_CLONES: the width of vectors depends on it.
+#ifdef LAPSUM_HAS_CLONES
 #define LAPSUM_NETWORK(T, kLanes)                                                              \
-    LAPSUM_CLONES bool sort_lanes(const T* unsorted, int64_t n, T* sorted, Lanes<kLanes>) {    \
-        return Network<T, kLanes>(sorted, n).sort(unsorted);                                   \
+    __attribute__((target("arch=x86-64-v4"))) bool sort_v4(const T* unsorted, int64_t n,       \
+                                                           T* sorted, Lanes<kLanes>) {         \
+        return sort_body<T, kLanes, 64>(unsorted, n, sorted);                                  \
+    }                                                                                          \
+    __attribute__((target("arch=x86-64-v3"))) bool sort_v3(const T* unsorted, int64_t n,       \
+                                                           T* sorted, Lanes<kLanes>) {         \
+        return sort_body<T, kLanes, 32>(unsorted, n, sorted);                                  \
+    }                                                                                          \
+    bool sort_lanes(const T* unsorted, int64_t n, T* sorted, Lanes<kLanes> lanes) {            \
+        static const bool has_v4 = __builtin_cpu_supports("x86-64-v4");                        \
+        static const bool has_v3 = __builtin_cpu_supports("x86-64-v3");                        \
+        if (has_v4) return sort_v4(unsorted, n, sorted, lanes);                                \
+        if (has_v3) return sort_v3(unsorted, n, sorted, lanes);                                \
+        return sort_body<T, kLanes, 16>(unsorted, n, sorted);                                  \
     }
+#else
+#if defined(__AVX512F__)
+constexpr int kNetworkBytes = 64;
+#elif defined(__AVX__)
+constexpr int kNetworkBytes = 32;
+#else
+constexpr int kNetworkBytes = 16;
+#endif
+#define LAPSUM_NETWORK(T, kLanes)                                                              \
+    bool sort_lanes(const T* unsorted, int64_t n, T* sorted, Lanes<kLanes>) {                  \
+        return sort_body<T, kLanes, kNetworkBytes>(unsorted, n, sorted);                       \
+    }
+#endif
 
 LAPSUM_NETWORK(float, 16)
 LAPSUM_NETWORK(float, 4)
