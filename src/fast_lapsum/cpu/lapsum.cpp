@@ -303,7 +303,7 @@ template <class T>
 void backward(const Call& given) {
     const Call call = with_rows_inside(given);
     ask_for_large_pages(call);
-    if (call.n > 0 && call.n <= kTileRow) {
+    if (call.n > 0 && call.n <= kTileGradient) {
         each_tile<T>(call, [&](int64_t first, int rows, auto lanes) {
             backward_tile<T>(call, first, rows, lanes);
         });

@@ -7,6 +7,10 @@
 
 namespace {
 
+// Longer rows gain nothing from sharing vectors: there is nothing to sort.
+constexpr int64_t kTileGradient = 256;
+static_assert(kTileGradient <= kTileRow, "tiles have room for them");
+
 // What the gradients of a tile's rows are made of.
 template <class T, int kLanes>
 struct GradientState {
@@ -140,10 +144,10 @@ class TileGradient {
     int count_;
     int64_t n_;
     GradientState<T, kLanes> state_;
-    alignas(64) T scores_[kTileRow * kLanes];
-    alignas(64) T grads_[kTileRow * kLanes];
-    alignas(64) T decays_[kTileRow * kLanes];  // and then the gradient
-    alignas(64) T spare_[kTileRow * kLanes];
+    alignas(64) T scores_[kTileGradient * kLanes];
+    alignas(64) T grads_[kTileGradient * kLanes];
+    alignas(64) T decays_[kTileGradient * kLanes];  // and then the gradient
+    alignas(64) T spare_[kTileGradient * kLanes];
 };
 
 }  // namespace
