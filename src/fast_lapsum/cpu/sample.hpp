@@ -179,8 +179,8 @@ void draw_chunk(const int64_t* weights, int64_t n, const Drawing<T>& drawing, co
 
 // A mask of exactly k ones, drawn by the row's uniform number; NaN in a row without an answer.
 template <class T>
-void write_sample(Row<T>& row, const Threshold& threshold, double k, double t, double u,
-                  const Strided& out) {
+void write_sample(Row<T>& row, const Places& places, const Threshold& threshold, double k,
+                  double t, double u, const Strided& out) {
     if (std::isnan(threshold.hi)) return fill(row, out, std::numeric_limits<T>::quiet_NaN());
     // What the sum of p is off by is a few units in its last place; more costs another reading.
     double tilt = sizeof(T) == 4 ? 0x1p-20 : 0x1p-44;
@@ -226,7 +226,9 @@ void write_sample(Row<T>& row, const Threshold& threshold, double k, double t, d
         return;
     }
     // No masses add up to k: the largest scores are better than a wrong number of them.
-    write_hard_mask(row, k > 0 ? select_rank(row, int64_t(k)) : Boundary{}, k, out);
+    Boundary boundary;
+    if (k > 0) select_rank(row, places, int64_t(k), &boundary);
+    write_hard_mask(row, boundary, k, out);
 }
 
 }  // namespace
