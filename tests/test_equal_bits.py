@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from cases import FULL_DTYPES, generator, normal, num_threads
-from fast_lapsum import soft_topk
+from fast_lapsum import log_soft_topk, select_topk, soft_topk, threshold
 from fast_lapsum.cpu import loader
 
 pytestmark = pytest.mark.skipif(
@@ -28,17 +28,37 @@ LENGTHS = [
 CALLS = [(1.0, False), (0.1, False), (0.01, False), (0.0, False), (0.1, True)]
 
 
-def solve(scores: Tensor, k: float, t: float, hard: bool, dim: int = -1) -> list[Tensor]:
-    """Mask, threshold and gradient, rows along the first dimension."""
+def solve(scores: Tensor, k: float, t: float, hard: bool, dim: int = -1) -> dict[str, Tensor]:
+    """What all functions give, rows along the first dimension."""
     leaf = scores.detach().requires_grad_()
-    p, b = soft_topk(leaf, k, t, dim=dim, hard=hard, return_threshold=True)
     # Of each row's own scores, so that rows which are equal get equal gradients.
-    (grad,) = torch.autograd.grad(p, leaf, torch.cos(3 * scores))
-    return [x.movedim(dim, -1) if x is not b else b for x in (p.detach(), b, grad)]
+    upstream = torch.cos(3 * scores)
+    p, b = soft_topk(leaf, k, t, dim=dim, hard=hard, return_threshold=True)
+    found = {"mask": p, "mask's gradient": torch.autograd.grad(p, leaf, upstream)[0]}
+    if not hard:
+        log = log_soft_topk(leaf, k, t, dim=dim)
+        found |= {"log": log, "log's gradient": torch.autograd.grad(log, leaf, upstream)[0]}
+        alone = threshold(leaf, k, t, dim=dim)
+        assert torch.equal(alone, b)
+        (found["threshold's gradient"],) = torch.autograd.grad(alone.sum(), leaf)
+    if k == int(k):
+        selected = select_topk(leaf, int(k), t, dim=dim)
+        found |= {"places": selected.indices, "weights": selected.weights}
+        (found["weights' gradient"],) = torch.autograd.grad(
+            selected.weights, leaf, upstream.nan_to_num().gather(dim, selected.indices)
+        )
+        rows = scores.movedim(dim, -1)
+        start = torch.cos(rows[..., 0].nan_to_num()).abs().double() % 1
+        found["sample"] = torch.ops.fast_lapsum.sample_topk(
+            rows, None, k, None, t, None, start, True, rows.dtype
+        ).movedim(-1, dim)
+    return {name: x.detach().movedim(dim, -1) for name, x in found.items()} | {"threshold": b}
 
 
-def assert_same(actual: list[Tensor], wanted: list[Tensor]) -> None:
-    for name, got, want in zip(("mask", "threshold", "gradient"), actual, wanted, strict=True):
+def assert_same(actual: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
+    assert actual.keys() == wanted.keys()
+    for name, got in actual.items():
+        want = wanted[name]
         assert torch.equal(got, want), f"{name}: {(got != want).sum()} of {got.numel()} differ"
 
 
@@ -52,7 +72,7 @@ def test_equal_rows_get_equal_bits(n: int, k: float, dtype: torch.dtype) -> None
     row = normal(n, dtype=dtype)
     for call in calls(k):
         found = solve(row.expand(37, n).contiguous(), *call)
-        assert_same(found, [x[:1].expand_as(x) for x in found])
+        assert_same(found, {name: x[:1].expand_as(x) for name, x in found.items()})
 
 
 @pytest.mark.parametrize("dtype", FULL_DTYPES, ids=str)
@@ -67,7 +87,8 @@ def test_permuting_a_batch_permutes_the_result(n: int, k: float, dtype: torch.dt
     for _, t, hard in calls(k):
         budget = min(k, n - 1)
         wanted = solve(scores, budget, t, hard)
-        assert_same(solve(scores[order], budget, t, hard), [x[order] for x in wanted])
+        permuted = {name: x[order] for name, x in wanted.items()}
+        assert_same(solve(scores[order], budget, t, hard), permuted)
 
 
 @pytest.mark.parametrize("dtype", FULL_DTYPES, ids=str)
@@ -78,7 +99,7 @@ def test_a_row_alone_gets_the_bits_it_has_in_a_batch(n: int, k: float, dtype: to
         wanted = solve(scores, *call)
         for size in (1, 3, 5, 13):
             parts = [solve(part, *call) for part in scores.split(size)]
-            assert_same([torch.cat(column) for column in zip(*parts, strict=True)], wanted)
+            assert_same({name: torch.cat([x[name] for x in parts]) for name in wanted}, wanted)
 
 
 @pytest.mark.parametrize("dtype", FULL_DTYPES, ids=str)

@@ -1,5 +1,5 @@
-// What a call says, as it comes from kernel.py: tensors by pointer and stride, and numbers. A row of
-// it is named by a RowIndex.
+// What a call says, as it comes from kernel.py: tensors by pointer and stride, and numbers. A row
+// of it is named by a RowIndex.
 
 #pragma once
 

@@ -18,8 +18,8 @@
 //   select.hpp    the selected scores' places and weights
 //   sample.hpp    a random selection
 //   transpose.hpp, network.hpp, tile.hpp, tile_rows.hpp   several rows at a time, one in each lane
-//   short_rows.hpp, short_gradients.hpp   short rows
 //   call.hpp      what a call says
+//   short_logs.hpp, short_rows.hpp, short_gradients.hpp   short rows
 //   stage.hpp     rows that lie across the memory
 //   each_row.hpp  every row of a call
 //   mask_calls.hpp, selection_calls.hpp   which rows go which way

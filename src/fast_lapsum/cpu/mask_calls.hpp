@@ -3,7 +3,6 @@
 #pragma once
 
 #include "each_row.hpp"
-#include "log.hpp"
 #include "short_gradients.hpp"
 #include "short_rows.hpp"
 
@@ -36,18 +35,14 @@ void forward_tile(const Call& call, int64_t first, int count, Lanes<kLanes>,
                   LeastLimit* over_limit) {
     constexpr int kReadings = 2;  // to sort and to sum
     TileRow<T> rows[kLanes];
-    for (int j = 0; j < count; ++j) {
-        const RowIndex index(call, first + j);
-        rows[j].row = make_row<T>(call, index, 1);
-        rows[j].out = index.strided(call.out, call.out_dtype);
-        rows[j].k = index.budget(call);
-        rows[j].t = index.temperature(call);
-    }
-    TileSolver<T, kLanes>(rows, count, call.output == kHardMask).solve();
+    for (int j = 0; j < count; ++j) rows[j] = make_tile_row<T>(call, RowIndex(call, first + j));
+    TileSolver<T, kLanes> solver(rows, count);
+    solver.solve(call.output == kHardMask);
+    if (call.output != kThreshold) solver.write(Output(call.output));
     for (int j = 0; j < count; ++j) {
         const RowIndex index(call, first + j);
         if (rows[j].is_solved) {
-            keep_threshold<T>(call, index, rows[j].threshold, kReadings);
+            keep_threshold<T>(call, index, rows[j].solution.threshold, kReadings);
         } else {
             forward_row<T>(call, Places(call.n), index, 1, over_limit);
         }
@@ -59,8 +54,7 @@ int64_t forward(const Call& given) {
     const Call call = with_rows_inside(given);
     ask_for_large_pages(call);
     LeastLimit over_limit;
-    const bool in_tiles = call.output == kMask || call.output == kHardMask;
-    if (in_tiles && call.n > 0 && call.n <= kTileRow) {
+    if (call.n > 0 && call.n <= kTileRow) {
         each_tile<T>(call, [&](int64_t first, int rows, auto lanes) {
             forward_tile<T>(call, first, rows, lanes, &over_limit);
         });
@@ -104,7 +98,11 @@ void backward_tile(const Call& call, int64_t first, int count, Lanes<kLanes>) {
         rows[j].t = index.temperature(call);
         rows[j].threshold = kept_threshold<T>(call, index, rows[j].t);
     }
-    TileGradient<T, kLanes>(rows, count).solve();
+    if (call.output == kLogMask) {
+        TileGradient<T, kLanes, LogGradientState>(rows, count).solve();
+    } else {
+        TileGradient<T, kLanes, GradientState>(rows, count).solve();
+    }
     for (int j = 0; j < count; ++j) {
         const RowIndex index(call, first + j);
         if (rows[j].is_solved) {
@@ -119,8 +117,7 @@ template <class T>
 void backward(const Call& given) {
     const Call call = with_rows_inside(given);
     ask_for_large_pages(call);
-    const bool in_tiles = call.output == kMask || call.output == kHardMask;
-    if (in_tiles && call.n > 0 && call.n <= kTileGradient) {
+    if (call.n > 0 && call.n <= kTileGradient && call.output != kThreshold) {
         each_tile<T>(call, [&](int64_t first, int rows, auto lanes) {
             backward_tile<T>(call, first, rows, lanes);
         });

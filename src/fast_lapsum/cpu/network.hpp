@@ -16,7 +16,9 @@ namespace {
 
 // Few rows take narrow vectors, which cost less; a tag, so that both widths have functions.
 template <int kCount>
-struct Lanes {};
+struct Lanes {
+    static constexpr int count = kCount;
+};
 
 // Some lanes of a tile: those of one register, `kBytes` wide. Vectors that are wider than the
 // instruction set's would be taken apart lane by lane.

@@ -36,8 +36,9 @@ struct Drawing {
         while ((most >> bits) > 0) ++bits;
         digits = std::min(51, 61 - bits);  // sums stay under 2^63
         whole = int64_t(1) << (is_hard ? digits + 1 : digits);
-        grown = std::ldexp(1 + tilt, digits);
-        shrunk = std::ldexp(1 - tilt, digits);
+        const auto unit = double(int64_t(1) << digits);
+        grown = (1 + tilt) * unit;
+        shrunk = (1 - tilt) * unit;
     }
 };
 
@@ -132,6 +133,7 @@ struct NextTick {
 
     static NextTick after(const Ticks& ticks, int64_t reached) {
         if (ticks.m == 0) return {std::numeric_limits<int64_t>::max(), 0};
+        if (reached == 0) return {ticks.first, 0};
         const int64_t j = ticks.below(reached);
         return {ticks.at(j) - reached, j * ticks.rest % ticks.m};
     }
@@ -141,7 +143,7 @@ struct NextTick {
 template <class T>
 bool can_be_drawn(const Drawing<T>& drawing, const WeightSums& sums, int64_t m) {
     const int64_t ticks = m - sums.certain;
-    return ticks >= 0 && (ticks == 0 || sums.open / ticks >= int64_t(1) << drawing.digits);
+    return ticks >= 0 && sums.open >= ticks << drawing.digits;
 }
 
 // Writes the scores of a chunk that are taken, and moves on.
@@ -190,22 +192,23 @@ void write_sample(Row<T>& row, const Places& places, const Threshold& threshold,
         ++row.passes;
         const int64_t size = row.block_size(), blocks = (row.n + size - 1) / size;
         alignas(64) int64_t kept[kChunk];  // the weights of a short row
-        std::vector<WeightSums> sums(static_cast<size_t>(blocks));
+        WeightSums total;
+        std::vector<WeightSums> sums(blocks > 1 ? size_t(blocks) : 0);  // then, of those before
         row.each_block([&](int64_t block, int64_t first, int64_t count) {
             alignas(64) T buffer[kChunk];
             alignas(64) int64_t own[kChunk];
             int64_t* weights = row.n <= kChunk ? kept : own;
+            WeightSums& sum = blocks > 1 ? sums[size_t(block)] : total;
             for (int64_t at = 0; at < count; at += kChunk) {
                 const int64_t length = std::min(kChunk, count - at);
                 weights_chunk(row.read(first + at, length, buffer), length, drawing, weights);
-                sums[size_t(block)].add(weight_sums_chunk(weights, length, drawing.whole));
+                sum.add(weight_sums_chunk(weights, length, drawing.whole));
             }
         });
-        WeightSums total;
-        std::vector<int64_t> before(static_cast<size_t>(blocks));
-        for (int64_t block = 0; block < blocks; ++block) {
-            before[size_t(block)] = total.open;
-            total.add(sums[size_t(block)]);
+        for (WeightSums& sum : sums) {
+            const WeightSums before = total;
+            total.add(sum);
+            sum = before;
         }
         if (!can_be_drawn(drawing, total, m)) continue;
         const Ticks ticks(m - total.certain, total.open, drawing.complements ? 1 - u : u);
@@ -213,7 +216,7 @@ void write_sample(Row<T>& row, const Places& places, const Threshold& threshold,
             alignas(64) T buffer[kChunk];
             alignas(64) T values[kChunk];
             alignas(64) int64_t own[kChunk];
-            NextTick next = NextTick::after(ticks, before[size_t(block)]);
+            NextTick next = NextTick::after(ticks, blocks > 1 ? sums[size_t(block)].open : 0);
             for (int64_t at = first; at < first + count; at += kChunk) {
                 const int64_t length = std::min(kChunk, first + count - at);
                 if (row.n > kChunk)

@@ -2,8 +2,8 @@
 
 #pragma once
 
+#include "short_logs.hpp"
 #include "tile_rows.hpp"
-#include "write.hpp"
 
 namespace {
 
@@ -11,12 +11,29 @@ namespace {
 constexpr int64_t kTileGradient = 256;
 static_assert(kTileGradient <= kTileRow, "tiles have room for them");
 
-// What the gradients of a tile's rows are made of.
+// What the gradients of a tile's rows are made of; LogGradientState is its counterpart.
 template <class T, int kLanes>
 struct GradientState {
     alignas(64) T hi[kLanes], lo[kLanes], inverse[kLanes];
     alignas(64) T factor[kLanes], mean[kLanes];  // 1 / (2 t) with the side's sign, and <g, q>
     alignas(64) double e[kLanes], ge[kLanes], ue[kLanes], gue[kLanes];
+
+    void set(int j, double hi_, double lo_, double t, bool largest) {
+        const Scale<T> scale(hi_, lo_, t);
+        hi[j] = scale.hi;
+        lo[j] = scale.lo;
+        inverse[j] = scale.inverse;
+        factor[j] = T((largest ? 0.5 : -0.5) / t);
+    }
+
+    // From sums to gradients; false where all of phi has underflowed.
+    bool finish(int j, double t, RowGradient* out) {
+        const double mean_g = ge[j] / e[j], mean_v = ue[j] / e[j];
+        mean[j] = T(mean_g);
+        out->budget = mean_g;
+        out->temperature = -0.5 * kLn2 * (gue[j] - mean_v * ge[j]) / t;
+        return e[j] >= kDensity;
+    }
 };
 
 // gradient_sums_body of simd.hpp, lane by lane; keeps the decays.
@@ -95,10 +112,11 @@ struct GradientRow {
     Threshold threshold;
     double t;
     RowGradient gradient;
-    bool is_solved;  // rows without a plain answer are left to write_gradient
+    bool is_solved;  // rows without a plain answer are left to backward_row
 };
 
-template <class T, int kLanes>
+// By State, of the mask or of its logarithm.
+template <class T, int kLanes, template <class, int> class State>
 class TileGradient {
    public:
     TileGradient(GradientRow<T>* rows, int count)
@@ -112,12 +130,8 @@ class TileGradient {
         for (int j = 0; j < kLanes; ++j) {
             const GradientRow<T>& row = rows_[j < count_ ? j : 0];
             const bool is_plain = !std::isnan(row.threshold.hi) && !row.threshold.is_hard;
-            const Scale<T> scale(is_plain ? row.threshold.hi : 0.0,
-                                 is_plain ? row.threshold.lo : 0.0, is_plain ? row.t : 1.0);
-            state_.hi[j] = scale.hi;
-            state_.lo[j] = scale.lo;
-            state_.inverse[j] = scale.inverse;
-            state_.factor[j] = T((row.row.largest ? 0.5 : -0.5) / (is_plain ? row.t : 1.0));
+            state_.set(j, is_plain ? row.threshold.hi : 0.0, is_plain ? row.threshold.lo : 0.0,
+                       is_plain ? row.t : 1.0, row.row.largest);
             if (j < count_) rows_[j].is_solved = is_plain;
         }
         const Ahead ahead[3] = {ahead_of<kLanes>(rows_[0].row.scores, n_, 1),
@@ -125,14 +139,11 @@ class TileGradient {
                                 ahead_of<kLanes>(rows_[0].out, n_, 0)};
         sum_gradients(scores_, grads_, n_, decays_, state_, ahead);
         for (int j = 0; j < kLanes; ++j) {
-            const double mean = state_.ge[j] / state_.e[j], mean_v = state_.ue[j] / state_.e[j];
-            state_.mean[j] = T(mean);
+            RowGradient gradient;
+            const bool is_told = state_.finish(j, rows_[j < count_ ? j : 0].t, &gradient);
             if (j >= count_) continue;
-            GradientRow<T>& row = rows_[j];
-            row.is_solved &= state_.e[j] >= 0x1p-60;  // else all of phi has underflowed
-            row.gradient.budget = mean;
-            row.gradient.temperature =
-                -0.5 * kLn2 * (state_.gue[j] - mean_v * state_.ge[j]) / row.t;
+            rows_[j].gradient = gradient;
+            rows_[j].is_solved &= is_told;
         }
         make_gradients(grads_, n_, decays_, state_);
         write_tile<T, kLanes>([&](int j) -> const Strided& { return rows_[j].out; }, count_, n_,
@@ -143,7 +154,7 @@ class TileGradient {
     GradientRow<T>* rows_;
     int count_;
     int64_t n_;
-    GradientState<T, kLanes> state_;
+    State<T, kLanes> state_;
     alignas(64) T scores_[kTileGradient * kLanes];
     alignas(64) T grads_[kTileGradient * kLanes];
     alignas(64) T decays_[kTileGradient * kLanes];  // and then the gradient

@@ -4,8 +4,9 @@
 
 #pragma once
 
+#include "call.hpp"
+#include "short_logs.hpp"
 #include "tile_rows.hpp"
-#include "write.hpp"
 
 namespace {
 
@@ -124,9 +125,19 @@ struct TileRow {
     Row<T> row;
     Strided out;
     double k, t;
-    Threshold threshold;
+    Solution solution;
     bool is_solved;  // rows without a plain answer are left to solve_row
 };
+
+template <class T>
+TileRow<T> make_tile_row(const Call& call, const RowIndex& index) {
+    return {make_row<T>(call, index, 1),
+            index.strided(call.out, call.out_dtype),
+            index.budget(call),
+            index.temperature(call),
+            {},
+            false};
+}
 
 template <class T, int kLanes>
 class TileSolver {
@@ -134,36 +145,49 @@ class TileSolver {
 
    public:
     // At most kLanes rows of the same length and kind.
-    TileSolver(TileRow<T>* rows, int count, bool hard)
-        : rows_(rows), count_(count), n_(rows[0].row.n), hard_(hard) {}
+    TileSolver(TileRow<T>* rows, int count) : rows_(rows), count_(count), n_(rows[0].row.n) {}
 
-    void solve() {
+    // The solutions, as of solve_row.
+    void solve(bool hard) {
+        hard_ = hard;
         read_tile<T, kLanes>([&](int j) -> const Row<T>& { return rows_[j].row; }, count_, spare_,
                              scores_);
-        bool any_soft = false, any_limit = false;
-        classify(sort_lanes(scores_, n_, sorted_, Width()), &any_soft, &any_limit);
-        if (any_soft) {
-            const Ahead next = ahead_of<kLanes>(rows_[0].row.scores, n_, 1);
+        classify(sort_lanes(scores_, n_, sorted_, Width()));
+        if (any_soft_) {
+            const Strided &from = rows_[0].row.scores, &out = rows_[0].out;
             find_brackets(sorted_, n_, state_.inverse, state_.budget, decays_, spare_,
-                          state_.upper, state_.lower, next, Width());
+                          state_.upper, state_.lower, ahead_of<kLanes>(from, n_, 1), Width());
             sum_tile(scores_, n_, state_.inverse, state_.upper, state_.lower, decays_,
                      state_.count_above, state_.sum_above, state_.sum_below,
-                     ahead_of<kLanes>(rows_[0].out, n_, 0), Width());
+                     ahead_of<kLanes>(out.data == nullptr ? from : out, n_, 0), Width());
             close_tile(state_);
             for (int j = 0; j < count_; ++j)
-                rows_[j].threshold = {state_.hi[j], state_.lo[j], false, false};
-            if (!hard_)
+                rows_[j].solution.threshold = {state_.hi[j], state_.lo[j], false, false};
+        }
+        if (hard_ || any_limit_) rank();
+    }
+
+    // Then, what is asked for of the scores.
+    void write(Output output) {
+        if (hard_) {
+            hard_mask_tile(scores_, n_, boundary_, left_, decays_, Width());
+        } else if (output == kLogMask) {
+            write_logs();
+        } else {
+            if (any_soft_)
                 mask_tile(scores_, n_, state_.upper, state_.half_above, state_.half_below, decays_,
                           Width());
+            if (any_limit_)
+                limit_mask_tile(scores_, n_, is_limit_, boundary_, T(1), T(0), share_, decays_,
+                                Width());
         }
-        if (hard_ || any_limit) rank();
         write_tile<T, kLanes>([&](int j) -> const Strided& { return rows_[j].out; }, count_, n_,
                               decays_, spare_);
     }
 
    private:
     // Which rows have a plain answer, and of those, which are soft and which in the hard limit.
-    void classify(bool is_finite, bool* any_soft, bool* any_limit) {
+    void classify(bool is_finite) {
         constexpr T kEnd = std::numeric_limits<T>::infinity();
         alignas(64) int32_t infinite[kLanes] = {}, excluded[kLanes] = {}, others[kLanes] = {};
         if (!is_finite) {
@@ -181,11 +205,11 @@ class TileSolver {
             is_limit_[j] = 0;
             if (j < count_) {
                 TileRow<T>& row = rows_[j];
-                row.threshold = {};
+                row.solution = {};
                 row.is_solved = others[j] == 0 && has_plain_answer(row.k, row.t, j);
                 is_limit_[j] = row.is_solved && !(row.t >= double(std::numeric_limits<T>::min()));
-                *any_soft |= row.is_solved && !is_limit_[j];
-                *any_limit |= is_limit_[j] != 0;
+                any_soft_ |= row.is_solved && !is_limit_[j];
+                any_limit_ |= is_limit_[j] != 0;
             }
             const bool is_soft = j < count_ && rows_[j].is_solved && !is_limit_[j];
             state_.k[j] = is_soft ? rows_[j].k : 0.5;
@@ -206,31 +230,49 @@ class TileSolver {
 
     // Hard masks, and rows in the hard limit: the score of the budget's rank is where they part.
     void rank() {
-        alignas(64) T boundary[kLanes], share[kLanes];
-        alignas(64) int32_t above[kLanes], tied[kLanes], left[kLanes];
+        alignas(64) int32_t above[kLanes], tied[kLanes];
+        const auto budget = [&](int j) {
+            return j < count_ && rows_[j].is_solved ? rows_[j].k : 1.0;
+        };
+        for (int j = 0; j < kLanes; ++j)
+            boundary_[j] = sorted_[(boundary_rank(budget(j)) - 1) * kLanes + j];
+        count_tile(scores_, n_, boundary_, above, tied, Width());
         for (int j = 0; j < kLanes; ++j) {
-            const double k = j < count_ && rows_[j].is_solved ? rows_[j].k : 1;
-            const auto rank = std::max<int64_t>(int64_t(std::ceil(k)), 1);
-            boundary[j] = sorted_[(rank - 1) * kLanes + j];
-        }
-        count_tile(scores_, n_, boundary, above, tied, Width());
-        for (int j = 0; j < kLanes; ++j) {
-            const double k = j < count_ && rows_[j].is_solved ? rows_[j].k : 1;
-            left[j] = int32_t(k) - above[j];
-            share[j] = tied[j] > 0 ? T((k - above[j]) / tied[j]) : T(0);
+            const double k = budget(j);
+            left_[j] = int32_t(k) - above[j];
+            share_[j] = tied[j] > 0 ? T((k - above[j]) / tied[j]) : T(0);
+            if (j >= count_) continue;
+            Solution& solution = rows_[j].solution;
+            solution.hard = {double(boundary_[j]), above[j], tied[j]};
             if (is_limit_[j])
-                rows_[j].threshold = {double(boundary[j]), double(share[j]), true, false};
+                solution.threshold = {double(boundary_[j]), double(share_[j]), true, false};
         }
-        if (hard_) return hard_mask_tile(scores_, n_, boundary, left, decays_, Width());
-        limit_mask_tile(scores_, n_, is_limit_, boundary, share, decays_, Width());
+    }
+
+    void write_logs() {
+        constexpr T kEnd = std::numeric_limits<T>::infinity();
+        if (any_soft_) {
+            LogScales<T, kLanes> scales;
+            for (int j = 0; j < kLanes; ++j)
+                scales.set(j, state_.hi[j], state_.lo[j], state_.t[j]);
+            log_mask_tile(scores_, n_, state_.upper, state_.half_above, scales, decays_);
+        }
+        if (any_limit_) {
+            alignas(64) T logs[kLanes];
+            for (int j = 0; j < kLanes; ++j) logs[j] = std::log(share_[j]);
+            limit_mask_tile(scores_, n_, is_limit_, boundary_, T(0), -kEnd, logs, decays_, Width());
+        }
+        // A budget that the +inf scores use up leaves nothing: see write_log_mask.
+        for (int j = 0; j < count_; ++j) rows_[j].is_solved &= rows_[j].k != state_.infinite[j];
     }
 
     TileRow<T>* rows_;
     int count_;
     int64_t n_;
-    bool hard_;
+    bool hard_ = false, any_soft_ = false, any_limit_ = false;
     TileState<T, kLanes> state_;
-    alignas(64) int32_t is_limit_[kLanes];
+    alignas(64) int32_t is_limit_[kLanes], left_[kLanes];
+    alignas(64) T boundary_[kLanes], share_[kLanes];
     alignas(64) T scores_[kTileRow * kLanes];
     alignas(64) T sorted_[kTileRow * kLanes];
     alignas(64) T decays_[kTileRow * kLanes];  // and then p

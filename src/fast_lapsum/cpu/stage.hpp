@@ -120,8 +120,8 @@ struct RowGroups {
     int64_t rows(int64_t group) const { return std::min(size, run - group % per_run * size); }
 };
 
-// The same call on contiguous copies of some of its inner rows. What has one entry per row stays where it
-// is, by the number of the row in the whole call.
+// The same call on contiguous copies of some of its inner rows. What has one entry per row stays
+// where it is, by the number of the row in the whole call.
 class StagedCall {
    public:
     // How many rows to copy at a time; 0 where rows are read well as they are, or are too long.

@@ -204,18 +204,19 @@ LAPSUM_INLINE void tile_hard_mask_body(const T* tile, int64_t n, const T* bounda
     }
 }
 
-// The hard limit, in the lanes that are in it: scores at the boundary share what is left.
+// The hard limit, in the lanes that are in it: `over` and `under` the boundary, `share` at it.
 template <class T, int kLanes>
 LAPSUM_INLINE void tile_limit_mask_body(const T* tile, int64_t n, const int32_t* is_limit,
-                                        const T* boundary, const T* share, T* out) {
+                                        const T* boundary, T over, T under, const T* share,
+                                        T* out) {
     for (int64_t i = 0; i < n; ++i) {
         const T* x = tile + i * kLanes;
         T* p = out + i * kLanes;
 #pragma omp simd
         for (int j = 0; j < kLanes; ++j) {
             const T tied = share[j], before = p[j];
-            const T not_over = x[j] == boundary[j] ? tied : T(0);
-            const T limit = x[j] > boundary[j] ? T(1) : not_over;
+            const T not_over = x[j] == boundary[j] ? tied : under;
+            const T limit = x[j] > boundary[j] ? over : not_over;
             p[j] = is_limit[j] ? limit : before;
         }
     }
@@ -255,8 +256,9 @@ LAPSUM_INLINE void tile_limit_mask_body(const T* tile, int64_t n, const int32_t*
         tile_hard_mask_body<T, kLanes>(tile, n, boundary, left, out);                              \
     }                                                                                              \
     LAPSUM_CLONES void limit_mask_tile(const T* tile, int64_t n, const int32_t* is_limit,          \
-                                       const T* boundary, const T* share, T* out, Lanes<kLanes>) { \
-        tile_limit_mask_body<T, kLanes>(tile, n, is_limit, boundary, share, out);                  \
+                                       const T* boundary, T over, T under, const T* share,         \
+                                       T* out, Lanes<kLanes>) {                                    \
+        tile_limit_mask_body<T, kLanes>(tile, n, is_limit, boundary, over, under, share, out);     \
     }
 
 LAPSUM_TILE_KERNELS(float, 16)
