@@ -148,9 +148,9 @@ bool can_be_drawn(const Drawing<T>& drawing, const WeightSums& sums, int64_t m) 
 
 // Writes the scores of a chunk that are taken, and moves on.
 template <class T>
-void draw_chunk(const int64_t* weights, int64_t n, const Drawing<T>& drawing, const Ticks& ticks,
-                NextTick* next, T* out) {
-    constexpr int64_t kGroup = 16;
+LAPSUM_INLINE void draw_body(const int64_t* weights, int64_t n, const Drawing<T>& drawing,
+                             const Ticks& ticks, NextTick* next, T* out) {
+    constexpr int64_t kGroup = 16, kMost = std::numeric_limits<int64_t>::max();
     const int complements = drawing.complements;
     const int64_t whole = drawing.whole;
     int64_t ahead = next->ahead, part = next->part;
@@ -166,18 +166,35 @@ void draw_chunk(const int64_t* weights, int64_t n, const Drawing<T>& drawing, co
             std::fill(to, to + length, T(complements));
             continue;
         }
-        for (int64_t i = 0; i < length; ++i) {  // without a branch: ticks are too many to predict
-            ahead -= w[i] & (whole - 1);  // what is certain has no part
-            const int64_t drawn = ahead >> 63;  // all bits or none
-            const int64_t full = (ticks.m - 1 - ticks.rest - part) >> 63;
-            ahead += drawn & (ticks.quotient - full);
-            part += drawn & (ticks.rest - (full & ticks.m));
-            const bool is_chosen = ((drawn | w[i]) & whole) != 0;
-            to[i] = T(int(is_chosen) ^ complements);
+        alignas(64) int64_t reached[kGroup];
+        sum = 0;
+        for (int64_t i = 0; i < length; ++i) {
+            sum += w[i] & (whole - 1);  // what is certain has no part
+            reached[i] = sum;
+            to[i] = T(int(w[i] == whole) ^ complements);
         }
+        std::fill(reached + length, reached + kGroup, kMost);
+        while (ahead < sum) {
+            int64_t place = 0;
+#pragma omp simd reduction(+ : place)
+            for (int64_t i = 0; i < kGroup; ++i) place += reached[i] <= ahead;
+            to[place] = T(1 ^ complements);
+            const bool is_full = part >= ticks.m - ticks.rest;
+            ahead += ticks.quotient + is_full;
+            part += is_full ? ticks.rest - ticks.m : ticks.rest;
+        }
+        ahead -= sum;
     }
     *next = {ahead, part};
 }
+
+#define LAPSUM_DRAWS(T)                                                                         \
+    LAPSUM_CLONES void draw_chunk(const int64_t* weights, int64_t n, const Drawing<T>& drawing, \
+                                  const Ticks& ticks, NextTick* next, T* out) {                 \
+        draw_body(weights, n, drawing, ticks, next, out);                                       \
+    }
+LAPSUM_DRAWS(float)
+LAPSUM_DRAWS(double)
 
 // A mask of exactly k ones, drawn by the row's uniform number; NaN in a row without an answer.
 template <class T>
