@@ -10,7 +10,11 @@ namespace {
 
 // log x for S+ x^2 - 2 c x - S- = 0, in the form that does not cancel (the interval's root).
 double model_step(double count_excess, double sum_below, double sum_above) {
-    const double root = std::hypot(count_excess, std::sqrt(sum_above) * std::sqrt(sum_below));
+    const double square = count_excess * count_excess + sum_above * sum_below;
+    const double root =
+        square > 0x1p-900  // else squares may have underflowed
+            ? std::sqrt(square)
+            : std::hypot(count_excess, std::sqrt(sum_above) * std::sqrt(sum_below));
     const double x =
         count_excess >= 0 ? (count_excess + root) / sum_above : sum_below / (root - count_excess);
     return std::log(x);
@@ -74,8 +78,8 @@ Root iterate(Source& source, double k, double t, double count, Bracket<T>& brack
              double enough, int most) {
     const T inverse = T(kLog2E / t);
     const bool started = bracket.left < start && start < bracket.right;
-    const double wanted = logit(k, count);
     const auto interpolated = [&] {
+        const double wanted = logit(k, count);
         const double a = logit(bracket.mass_left, count), c = logit(bracket.mass_right, count);
         const double weight = a > c ? std::min(std::max((a - wanted) / (a - c), 0.02), 0.98) : 0.5;
         return T(double(saturated<T>(bracket.left)) * (1 - weight) +

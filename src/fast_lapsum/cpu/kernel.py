@@ -14,15 +14,15 @@ from ..solvers.backend import budget_error, compute_dtype
 from . import loader
 
 DTYPE = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3}
-#: struct Call of lapsum.cpp: 10 integers, 7 tensors (pointer and 3 strides), 2 numbers, 4 pointers.
+#: struct Call of call.hpp: 10 integers, 7 tensors (pointer and 3 strides), 2 numbers, 4 pointers.
 _CALL = struct.Struct("=10q28q2d4q")
-#: enum Output of lapsum.cpp.
+#: enum Output of call.hpp.
 _OUTPUT = {"mask": 0, "hard": 1, "log": 2, "threshold": 3}
 _NO_TENSOR = (0, 0, 0, 0)
 _NO_TENSORS = 5 * _NO_TENSOR
 #: kParallelScores of rows.hpp.
 _PARALLEL_SCORES = 128 * 1024
-#: kBandFrom of solve.hpp: shorter rows are solved without a sample.
+#: kBandFrom of sampled_band.hpp: shorter rows are solved without a sample.
 BAND_FROM = 1024
 #: No row is read more often than this.
 MAX_PASSES = 64

@@ -36,8 +36,9 @@ struct Drawing {
         while ((most >> bits) > 0) ++bits;
         digits = std::min(51, 61 - bits);  // sums stay under 2^63
         whole = int64_t(1) << (is_hard ? digits + 1 : digits);
-        grown = std::ldexp(1 + tilt, digits);
-        shrunk = std::ldexp(1 - tilt, digits);
+        const auto unit = double(int64_t(1) << digits);
+        grown = (1 + tilt) * unit;
+        shrunk = (1 - tilt) * unit;
     }
 };
 
@@ -132,6 +133,7 @@ struct NextTick {
 
     static NextTick after(const Ticks& ticks, int64_t reached) {
         if (ticks.m == 0) return {std::numeric_limits<int64_t>::max(), 0};
+        if (reached == 0) return {ticks.first, 0};
         const int64_t j = ticks.below(reached);
         return {ticks.at(j) - reached, j * ticks.rest % ticks.m};
     }
@@ -141,14 +143,14 @@ struct NextTick {
 template <class T>
 bool can_be_drawn(const Drawing<T>& drawing, const WeightSums& sums, int64_t m) {
     const int64_t ticks = m - sums.certain;
-    return ticks >= 0 && (ticks == 0 || sums.open / ticks >= int64_t(1) << drawing.digits);
+    return ticks >= 0 && sums.open >= ticks << drawing.digits;
 }
 
 // Writes the scores of a chunk that are taken, and moves on.
 template <class T>
-void draw_chunk(const int64_t* weights, int64_t n, const Drawing<T>& drawing, const Ticks& ticks,
-                NextTick* next, T* out) {
-    constexpr int64_t kGroup = 16;
+LAPSUM_INLINE void draw_body(const int64_t* weights, int64_t n, const Drawing<T>& drawing,
+                             const Ticks& ticks, NextTick* next, T* out) {
+    constexpr int64_t kGroup = 16, kMost = std::numeric_limits<int64_t>::max();
     const int complements = drawing.complements;
     const int64_t whole = drawing.whole;
     int64_t ahead = next->ahead, part = next->part;
@@ -164,23 +166,40 @@ void draw_chunk(const int64_t* weights, int64_t n, const Drawing<T>& drawing, co
             std::fill(to, to + length, T(complements));
             continue;
         }
-        for (int64_t i = 0; i < length; ++i) {  // without a branch: ticks are too many to predict
-            ahead -= w[i] & (whole - 1);  // what is certain has no part
-            const int64_t drawn = ahead >> 63;  // all bits or none
-            const int64_t full = (ticks.m - 1 - ticks.rest - part) >> 63;
-            ahead += drawn & (ticks.quotient - full);
-            part += drawn & (ticks.rest - (full & ticks.m));
-            const bool is_chosen = ((drawn | w[i]) & whole) != 0;
-            to[i] = T(int(is_chosen) ^ complements);
+        alignas(64) int64_t reached[kGroup];
+        sum = 0;
+        for (int64_t i = 0; i < length; ++i) {
+            sum += w[i] & (whole - 1);  // what is certain has no part
+            reached[i] = sum;
+            to[i] = T(int(w[i] == whole) ^ complements);
         }
+        std::fill(reached + length, reached + kGroup, kMost);
+        while (ahead < sum) {
+            int64_t place = 0;
+#pragma omp simd reduction(+ : place)
+            for (int64_t i = 0; i < kGroup; ++i) place += reached[i] <= ahead;
+            to[place] = T(1 ^ complements);
+            const bool is_full = part >= ticks.m - ticks.rest;
+            ahead += ticks.quotient + is_full;
+            part += is_full ? ticks.rest - ticks.m : ticks.rest;
+        }
+        ahead -= sum;
     }
     *next = {ahead, part};
 }
 
+#define LAPSUM_DRAWS(T)                                                                         \
+    LAPSUM_CLONES void draw_chunk(const int64_t* weights, int64_t n, const Drawing<T>& drawing, \
+                                  const Ticks& ticks, NextTick* next, T* out) {                 \
+        draw_body(weights, n, drawing, ticks, next, out);                                       \
+    }
+LAPSUM_DRAWS(float)
+LAPSUM_DRAWS(double)
+
 // A mask of exactly k ones, drawn by the row's uniform number; NaN in a row without an answer.
 template <class T>
-void write_sample(Row<T>& row, const Threshold& threshold, double k, double t, double u,
-                  const Strided& out) {
+void write_sample(Row<T>& row, const Places& places, const Threshold& threshold, double k,
+                  double t, double u, const Strided& out) {
     if (std::isnan(threshold.hi)) return fill(row, out, std::numeric_limits<T>::quiet_NaN());
     // What the sum of p is off by is a few units in its last place; more costs another reading.
     double tilt = sizeof(T) == 4 ? 0x1p-20 : 0x1p-44;
@@ -190,22 +209,23 @@ void write_sample(Row<T>& row, const Threshold& threshold, double k, double t, d
         ++row.passes;
         const int64_t size = row.block_size(), blocks = (row.n + size - 1) / size;
         alignas(64) int64_t kept[kChunk];  // the weights of a short row
-        std::vector<WeightSums> sums(static_cast<size_t>(blocks));
+        WeightSums total;
+        std::vector<WeightSums> sums(blocks > 1 ? size_t(blocks) : 0);  // then, of those before
         row.each_block([&](int64_t block, int64_t first, int64_t count) {
             alignas(64) T buffer[kChunk];
             alignas(64) int64_t own[kChunk];
             int64_t* weights = row.n <= kChunk ? kept : own;
+            WeightSums& sum = blocks > 1 ? sums[size_t(block)] : total;
             for (int64_t at = 0; at < count; at += kChunk) {
                 const int64_t length = std::min(kChunk, count - at);
                 weights_chunk(row.read(first + at, length, buffer), length, drawing, weights);
-                sums[size_t(block)].add(weight_sums_chunk(weights, length, drawing.whole));
+                sum.add(weight_sums_chunk(weights, length, drawing.whole));
             }
         });
-        WeightSums total;
-        std::vector<int64_t> before(static_cast<size_t>(blocks));
-        for (int64_t block = 0; block < blocks; ++block) {
-            before[size_t(block)] = total.open;
-            total.add(sums[size_t(block)]);
+        for (WeightSums& sum : sums) {
+            const WeightSums before = total;
+            total.add(sum);
+            sum = before;
         }
         if (!can_be_drawn(drawing, total, m)) continue;
         const Ticks ticks(m - total.certain, total.open, drawing.complements ? 1 - u : u);
@@ -213,7 +233,7 @@ void write_sample(Row<T>& row, const Threshold& threshold, double k, double t, d
             alignas(64) T buffer[kChunk];
             alignas(64) T values[kChunk];
             alignas(64) int64_t own[kChunk];
-            NextTick next = NextTick::after(ticks, before[size_t(block)]);
+            NextTick next = NextTick::after(ticks, blocks > 1 ? sums[size_t(block)].open : 0);
             for (int64_t at = first; at < first + count; at += kChunk) {
                 const int64_t length = std::min(kChunk, first + count - at);
                 if (row.n > kChunk)
@@ -226,7 +246,9 @@ void write_sample(Row<T>& row, const Threshold& threshold, double k, double t, d
         return;
     }
     // No masses add up to k: the largest scores are better than a wrong number of them.
-    write_hard_mask(row, k > 0 ? select_rank(row, int64_t(k)) : Boundary{}, k, out);
+    Boundary boundary;
+    if (k > 0) select_rank(row, places, int64_t(k), &boundary);
+    write_hard_mask(row, boundary, k, out);
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..solvers.backend import compute_dtype
 from . import kernel
 
-#: What SelectCall of lapsum.cpp has after its Call: count, sorted, indices, values.
+#: What SelectCall of call.hpp has after its Call: count, sorted, indices, values.
 _SELECTION = struct.Struct("=4q")
 #: What SampleCall has after its Call: the uniform numbers.
 _START = struct.Struct("=q")

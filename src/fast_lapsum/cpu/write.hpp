@@ -41,8 +41,7 @@ void write_mask(const Row<T>& row, const Threshold& threshold, double t, const S
     } else if (threshold.is_hard) {
         const T boundary = T(threshold.hi), share = T(threshold.lo);
         write_row(row, out, [=](const T* r, int64_t n, T* p) {
-            for (int64_t i = 0; i < n; ++i)
-                p[i] = r[i] > boundary ? T(1) : r[i] == boundary ? share : T(0);
+            limit_chunk(r, n, boundary, share, p);
         });
     } else {
         const Scale<T> scale(threshold.hi, threshold.lo, t);
@@ -60,18 +59,21 @@ void write_hard_mask(const Row<T>& row, const Boundary& boundary, double k, cons
     int64_t left = int64_t(k) - boundary.above;
     const T score = T(boundary.score);
     if (left == boundary.tied) {
-        return write_row(row, out, [=](const T* r, int64_t n, T* p) {
-            for (int64_t i = 0; i < n; ++i) p[i] = r[i] >= score ? T(1) : T(0);
-        });
+        return write_row(
+            row, out, [=](const T* r, int64_t n, T* p) { limit_chunk(r, n, score, T(1), p); });
     }
     Row<T> serial = row;  // some of the tied scores are left over: they are counted off in order
     serial.threads = 1;
     write_row(serial, out, [&](const T* r, int64_t n, T* p) {
-        for (int64_t i = 0; i < n; ++i) {
-            const bool tied = r[i] == score && left > 0;
-            left -= tied;
-            p[i] = tied || r[i] > score ? T(1) : T(0);
+        const int64_t tied = count_equal(r, n, score);
+        const bool is_divided = left > 0 && left < tied;
+        limit_chunk(r, n, score, T(left > 0 && !is_divided), p);
+        for (int64_t i = 0; is_divided && left > 0; ++i) {
+            if (r[i] != score) continue;
+            p[i] = T(1);
+            --left;
         }
+        left -= is_divided ? 0 : std::min(left, tied);
     });
 }
 
