@@ -114,6 +114,7 @@ def forward(
     largest: bool = True,
     hard: bool = False,
     output: str = "mask",
+    clamp: bool = False,
     out_dtype: torch.dtype | None = None,
     plans: Plans | None = None,
 ) -> tuple[Tensor, Tensor]:
@@ -129,6 +130,7 @@ def forward(
         largest,
         "hard" if hard else output,
         out_dtype or scores.dtype,
+        clamp,
         plan=(plans or Plans()).forward,
     )
 

@@ -15,12 +15,13 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 
 from fast_lapsum import reference
 from fast_lapsum.backends.triton import selection_launch
-from interpreting import normal, poison
+from interpreting import TIERS, forward, normal, poison
 
 __all__ = ["poison"]
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 inf, nan = math.inf, math.nan
+PLANS = list(TIERS)
 
 
 @pytest.fixture(params=["tiles", "one program", "chunks"])
@@ -117,3 +118,16 @@ def test_marginals(n: int) -> None:
     drawn = selection_launch.sample(*given).double().mean(0)
     p = reference.soft_topk(scores, 7.0, 0.3)[0]
     assert ((drawn - p).abs() <= 1.01 / count).all()
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_budgets_over_the_valid_scores_are_clamped(plan: str) -> None:
+    """In every way that rows are solved: all that there is, +inf alone, or nothing."""
+    plans, n = TIERS[plan]
+    scores = _scores(n)
+    keep = normal(7, n, seed=6) > -2.0
+    for t in (0.0, 0.3):
+        p, _ = forward(scores, float(n), t, mask=keep, hard=True, clamp=True, plans=plans)
+        for row, found in zip(scores.masked_fill(~keep, -inf), p, strict=True):
+            wanted = (row > -inf).float()
+            assert found.isnan().all() if row.isnan().any() else torch.equal(found.float(), wanted)

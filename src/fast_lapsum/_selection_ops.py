@@ -118,9 +118,8 @@ def select_topk_backward(
 
 def spread_over_rows(values: Tensor, indices: Tensor, scores: Tensor) -> Tensor:
     """Values at their places in rows like those of scores, 0 elsewhere."""
-    n = scores.shape[-1]
-    rows = values.new_zeros((*scores.shape[:-1], n + 1))
-    return rows.scatter(-1, torch.where(indices < 0, n, indices), values)[..., :n]
+    values = values.masked_fill(indices < 0, 0.0)  # left over: nothing is added to the first
+    return values.new_zeros(scores.shape).scatter_add(-1, indices.clamp(min=0), values)
 
 
 def sample_topk(

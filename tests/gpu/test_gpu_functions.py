@@ -114,3 +114,14 @@ def test_nothing_waits_for_the_device(no_sync: NoSync) -> None:
     everything()  # compiles
     with no_sync():
         everything()
+
+
+def test_all_but_one_of_very_many_tied_scores() -> None:
+    """Their share rounds to 1 in float32, and is not all of them."""
+    scores = torch.zeros(40_000_000, device="cuda")
+    k = scores.numel() - 1
+    hard = hard_topk_mask(scores, k)
+    assert int(hard.sum(dtype=torch.float64)) == k
+    assert hard[-1] == 0
+    indices, _ = select_topk(scores, k)
+    assert torch.equal(indices, torch.arange(k, device="cuda"))

@@ -112,7 +112,7 @@ def are_plain(pair, k, t, OUTPUT: tl.constexpr, COMPUTE: tl.constexpr):
     """Rows that need no case of their own: soft ones, or hard ones that take all tied scores."""
     if OUTPUT == "hard":
         is_plain = (pair.lo == 1) | (k <= 0) | (pair.hi != pair.hi)
-        return is_plain & (pair.hi < float("inf"))
+        return is_plain & (pair.hi != float("inf"))
     else:
         is_plain = ~is_in_limit(pair.hi, t, COMPUTE)
         return is_plain & (~pair.is_spent) if OUTPUT == "log" else is_plain

@@ -45,6 +45,12 @@ def largest_finite(COMPUTE: tl.constexpr):
 
 
 @triton.jit
+def below_one(COMPUTE: tl.constexpr):
+    """The number before 1."""
+    return 1 - 2.0**-53 if COMPUTE == tl.float64 else 1 - 2.0**-24
+
+
+@triton.jit
 def as_finite(x, COMPUTE: tl.constexpr):
     """The nearest number to x, which may be infinite; some number where it is NaN."""
     limit = largest_finite(COMPUTE)

@@ -27,7 +27,7 @@ from .views import (
 )
 
 #: Places that are filled at a time where a row has fewer scores than asked for.
-FILLED = tl.constexpr(64)
+FILLED = tl.constexpr(512)
 
 
 @triton.jit
@@ -118,15 +118,17 @@ def place_chosen(
         count = _of_rows(is_chosen.to(tl.int32))
         if any_row(count > 0):
             r = load_scores(call, outer, inner, index, is_chosen, LARGEST, WIDTH, COMPUTE)
-            place = across(row * k + before - 1) + running_sums(is_chosen.to(tl.int32))
-            tl.store(indices + place, index + 0 * place, mask=is_chosen)
+            number = across(before) + running_sums(is_chosen.to(tl.int32))
+            place = across(row * k - 1) + number
+            is_stored = is_chosen & (number <= k)  # whatever the mask is, nothing else is written
+            tl.store(indices + place, index + 0 * place, mask=is_stored)
             p = any_mask(r, hi, lo, t, COMPUTE).to(weights.dtype.element_ty)
-            tl.store(weights + place, p, mask=is_chosen)
+            tl.store(weights + place, p, mask=is_stored)
         before += count
     if chunk == chunks - 1:
         if any_row(is_row & (before < k)):
             nothing = tl.where(hi != hi, float("nan"), 0.0)[:, None]
-            for start in range(0, k, FILLED):
+            for start in range(tl.min(before, 0) // FILLED * FILLED, k, FILLED):
                 free = start + tl.arange(0, FILLED)[None, :]
                 is_free = (free >= before[:, None]) & (free < k) & is_row[:, None]
                 place = row[:, None] * k + free

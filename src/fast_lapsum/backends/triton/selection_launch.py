@@ -57,7 +57,7 @@ def select(
                 count_chosen[(row_count * tile.chunks,)](
                     *(call, row_count, v_chosen, sums, tile.chunks, tile.length),
                     **tile.of_part,
-                    num_warps=tile.warps,
+                    **tile.options,
                 )
             first = group.first_row
             place_chosen[(tile.programs,)](
@@ -65,7 +65,7 @@ def select(
                 *(indices.view(-1, k)[first:], weights.view(-1, k)[first:]),
                 *(sums, tile.chunks, tile.length, k),
                 **tile.constants(largest, threshold),
-                num_warps=tile.warps,
+                **tile.options,
             )
     return indices, weights, threshold
 
@@ -109,12 +109,12 @@ def sample(
                 sum_ticks[(row_count * tile.chunks,)](
                     *(call, row_count, pairs, sums, tile.chunks, tile.length),
                     **summing,
-                    num_warps=tile.warps,
+                    **tile.options,
                 )
             draw_rows[(tile.programs,)](
                 *(call, row_count, pairs, v_start, v_out, sums, tile.chunks, tile.length),
                 **constants,
-                num_warps=tile.warps,
+                **tile.options,
             )
     return out
 
@@ -135,6 +135,8 @@ class _Tile:
         self.length = -(-n // (self.chunks * block)) * block
         self.chunks = -(-n // self.length)
         self.programs = -(-row_count // self.rows) * self.chunks
+        # p must be the same number in every loop that adds it up.
+        self.options = {"num_warps": self.warps, "enable_fp_fusion": False}
         self.of_part = {"REPEATS": self.repeats, "LANES": self.lanes, "WIDTH": self.width}
 
     def constants(self, largest: bool, threshold: Tensor) -> dict[str, Any]:
