@@ -217,11 +217,11 @@ def solve(source, survey, k, t, is_hard, guess, look, crossings, COMPUTE: tl.con
                 equal_count = tl.maximum(ranks.above_left - ranks.above_right, 1.0)
                 is_ranked = is_sought & is_hard
                 hi = tl.where(is_ranked, ranks.right, hi)
-                share = ((k - ranks.above_right) / equal_count).to(COMPUTE)
+                tie_share = ((k - ranks.above_right) / equal_count).to(COMPUTE)
                 # 1 only if all are taken: all but one of 2^25 that are tied would round to it.
                 is_part = k - ranks.above_right < equal_count
-                share = tl.where(is_part, tl.minimum(share, below_one(COMPUTE)), share)
-                lo = tl.where(is_ranked, share, lo)
+                tie_share = tl.where(is_part, tl.minimum(tie_share, below_one(COMPUTE)), tie_share)
+                lo = tl.where(is_ranked, tie_share, lo)
                 above = tl.where(is_ranked, ranks.above_right, above)
             hi = tl.where(is_open & is_hard & (~ranks.is_found), float("nan"), hi)
             is_soft = is_open & (~is_hard)
