@@ -194,6 +194,12 @@ def test_other_gpus(
         _compile(launched, capability)
 
 
+@pytest.mark.parametrize("output", ["hard", "log", "threshold"])
+def test_every_output_compiles(record: Callable[..., list[Recorded]], output: str) -> None:
+    for launched in record((3, 300), torch.float32, output=output):
+        _compile(launched)
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_every_dtype_compiles(record: Callable[..., list[Recorded]], dtype: torch.dtype) -> None:
     for launched in record((3, 128), dtype):
