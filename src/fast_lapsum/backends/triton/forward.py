@@ -8,6 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from .boundary import find_boundary
 from .mask import are_plain
 from .numbers import any_row, smallest_normal
 from .passes import Source, read_parts
@@ -43,13 +44,11 @@ def _solve_tile(
     written = pair
     if OUTPUT == "hard":
         if any_row(~is_hard):
-            is_ranked = t >= 0
-            near = guess_of(survey, origin, mean, square, k, t, start, is_ranked, COMPUTE)
-            written, _ = solve(source, survey, k, t, is_ranked, near, None, meetings, COMPUTE)
+            near = guess_of(survey, origin, mean, square, k, t, start, t >= 0, COMPUTE)
+            written, _ = find_boundary(source, survey, k, t, pair, near, meetings, COMPUTE)
     if OUTPUT != "threshold":
         if any_row(~are_plain(written, k, t, OUTPUT, COMPUTE)):
-            none = 0.0 * k
-            write_read(source, 0, source.PARTS, out, is_row, k, t, written, none, OUTPUT, COMPUTE)
+            write_read(source, 0, source.PARTS, out, is_row, k, t, written, None, OUTPUT, COMPUTE)
         else:
             write_held(source, source.r, 0, out, is_row, k, t, written, OUTPUT, COMPUTE)
     return pair

@@ -12,7 +12,7 @@ import triton.language as tl
 
 from .numbers import any_row, largest_finite
 from .passes import of_chunks, wide
-from .team import collect, leave, parts_place
+from .team import collect, leave, parts_place, point_place
 from .views import across, exist, load_scores, part_indices, store_values
 
 #: From block to block a thread's place moves by so many scores: a sector of memory.
@@ -187,6 +187,8 @@ def gather_chunks(
         leave(left, team, chunk, meeting, LANES)
         parts = _end_lists(source, out, chunk, count, LISTED, COMPUTE)
         tl.store(parts_place(team.words, chunk, LANES), parts.to(tl.int64))
+        place = point_place(team.words, chunk, LANES) + tl.zeros((1,), tl.int32)
+        tl.store(place, at_point.to(tl.int64))
     tl.debug_barrier()
 
 

@@ -114,13 +114,12 @@ def forward(
         else scores.new_empty((0,), dtype=out_dtype)
     )
     threshold = scores.new_empty((*scores.shape[:-1], 2), dtype=kept)
-    is_limit = temperature is None and temperature_number < torch.finfo(kept).tiny
     numbers = Numbers(*split_float64(budget_number), *split_float64(temperature_number))
     key = None
     plain = budget is temperature is mask is warm_start is None and plan is None
     if plain and n and scores.is_contiguous():
         device, address = scores.device.index, scores.data_ptr()
-        of_call = (scores.dtype, out_dtype, scores.numel(), n, largest, output, is_limit, clamp)
+        of_call = (scores.dtype, out_dtype, scores.numel(), n, largest, output, clamp)
         key = (*of_call, device, address % 16 == 0)
         if (again := relaunch.find(key, device)) is not None:
             call = again.call._replace(
@@ -159,7 +158,7 @@ def forward(
                 chosen = plan or _plan(n, row_count, kept.itemsize, width, room, is_written)
                 planned = forward_steps(
                     *(chosen, n, row_count, room, can_overlap(scores.device)),
-                    *(largest, output, is_limit, clamp, compute),
+                    *(largest, output, clamp, compute),
                 )
                 try:
                     made = relaunch.launch(

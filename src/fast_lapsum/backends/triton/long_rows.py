@@ -10,19 +10,59 @@ import triton
 import triton.language as tl
 
 from .band import Band
+from .boundary import find_boundary
 from .gather import gather
 from .numbers import any_row, exponent_scale, smallest_normal
 from .passes import Source, Survey, over_rows
 from .sample import sample_place, sample_point
 from .solve import Guess, Pair, solve
+from .ties import find_cut
 from .views import Call, budget_of, coordinates, temperature_of
 from .write import store_pair, write_row
 
 #: A band that is too full is read again, and one that does not hold the root is followed by all on
-#: that side, and by all there is.
+#: that side, and by all there is; the same for the boundary of a hard mask.
 MOST_BANDS = tl.constexpr(4)
+MOST_BANDS_OF_TWO = tl.constexpr(6)
 #: A band is too full if it has one out of so many scores.
 FULL = tl.constexpr(16)
+
+
+@triton.jit
+def _solve_band(
+    source,
+    lists,
+    survey,
+    k,
+    t,
+    is_hard,
+    pair,
+    written,
+    cut,
+    crossings,
+    OUTPUT: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    """What was not found before of a pair and of what is written, from the lists of a band."""
+    guess = Guess(lists.band.low, lists.band.low, lists.band.low)
+    if any_row(pair.missed != 0):
+        pair, crossings = solve(lists, survey, k, t, is_hard, guess, None, crossings, COMPUTE)
+    if OUTPUT == "hard":
+        if any_row(pair.missed == 0):
+            if any_row(is_hard):
+                written = pair
+            else:
+                written, crossings = find_boundary(
+                    lists, survey, k, t, pair, guess, crossings, COMPUTE
+                )
+            if source.team is not None:
+                if any_row(written.missed == 0):
+                    cut, crossings = find_cut(
+                        lists, source, written, k, t, crossings, COMPUTE
+                    )
+    else:
+        written = pair
+    return pair, written, cut, crossings
 
 
 @triton.jit
@@ -32,30 +72,37 @@ def solve_row(
     place,
     k,
     t,
-    is_hard,
     crossings,
+    OUTPUT: tl.constexpr,
     CLAMP: tl.constexpr,
     LISTED: tl.constexpr,
     SAMPLE: tl.constexpr,
     RUN: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
-    """The pair of one row, of which ``source`` reads the scores, from the :class:`Place` on."""
+    """The pair of one row, of which ``source`` reads the scores, from the :class:`Place` on.
+
+    Returned, too, are what is to be written, which is the boundary of a hard mask, and the index up
+    to which scores that equal it are taken, where a team has the row.
+    """
     low, high, point = place
+    is_hard = t < smallest_normal(COMPUTE)
     call = source.call
     outer = source.outer
     inner = source.inner
     tiny = smallest_normal(COMPUTE)
     inverse = exponent_scale(tl.where(is_hard, tiny, t), COMPUTE)
-    hi = tl.zeros_like(low) + float("nan")
-    lo = tl.zeros_like(hi)
-    above_boundary = 0.0 * k
+    nothing = tl.zeros_like(low) + float("nan")
     is_row = outer >= 0
-    is_spent = ~is_row
+    unsolved = tl.zeros_like(low).to(tl.int32) + 2
+    pair = Pair(nothing, 0 * low, 0.0 * k, 0 * low, ~is_row, unsolved)
+    written = pair
+    cut = tl.zeros((1,), tl.int64) + call.n
     is_open = is_row
     is_tried = ~is_row
     bands = 0
-    while any_row(is_open) & (bands < MOST_BANDS):
+    MOST: tl.constexpr = MOST_BANDS_OF_TWO if OUTPUT == "hard" else MOST_BANDS
+    while any_row(is_open) & (bands < MOST):
         bands += 1
         found, number, listed, crossings = gather(
             source, out, low, high, point, inverse, bands > 1, crossings, LISTED, COMPUTE
@@ -81,7 +128,8 @@ def solve_row(
             budget = k
             if CLAMP:
                 budget = tl.minimum(k, finite + infinite)
-            pair, crossings = solve(
+            pair, written, cut, crossings = _solve_band(
+                source,
                 Source(
                     *(
                         None,
@@ -95,15 +143,15 @@ def solve_row(
                     ),
                     *(False, True, True, 1, LISTED, source.LANES, 1, source.CHUNK_LANES),
                 ),
-                *(survey, budget, t, is_hard, Guess(low, low, low), None, crossings, COMPUTE),
+                *(survey, budget, t, is_hard, pair, written, cut, crossings, OUTPUT, COMPUTE),
             )
-            hi, lo, above_boundary, is_spent = pair.hi, pair.lo, pair.above, pair.is_spent
-            is_open = pair.missed != 0
-            next_low = tl.where((pair.missed == 1) & (~is_tried), high, float("-inf"))
-            high = tl.where((pair.missed == -1) & (~is_tried), low, float("inf"))
+            missed = tl.where(pair.missed != 0, pair.missed, written.missed)
+            is_open = missed != 0
+            next_low = tl.where((missed == 1) & (~is_tried), high, float("-inf"))
+            high = tl.where((missed == -1) & (~is_tried), low, float("inf"))
             low = next_low
             is_tried = is_row
-    return Pair(hi, lo, above_boundary, is_spent, is_open), crossings
+    return pair, written, cut, crossings
 
 
 @triton.jit(do_not_specialize=["row_count"])
@@ -132,30 +180,20 @@ def long_forward(
     outer, inner = coordinates(call, row, row_count)
     k = budget_of(call, outer, inner)
     t = temperature_of(call, outer, inner)
-    is_limit = t < smallest_normal(COMPUTE)
-    nothing = (0 * k).to(COMPUTE)
-    pair = Pair(nothing, nothing, 0 * k, k != k, k != k)
-    alone = tl.zeros((), tl.int32)
-    turns = 1
-    if OUTPUT == "hard":  # for the threshold and for the boundary, which may be the same
-        turns += any_row(~is_limit).to(tl.int32)
-    for turn in range(turns):
-        is_hard = is_limit | (turn > 0)
-        place = sample_place(call, outer, inner, k, t, is_hard, LARGEST, SAMPLE, 1, LANES, COMPUTE)
-        pair, _ = solve_row(
-            Source(
-                *(None, 0, call, outer, inner, None, call.n, None),
-                *(False, True, LARGEST, 1, READ, LANES, 1, 1),
-            ),
-            *(out, place, k, t, is_hard, alone, CLAMP, LISTED, SAMPLE, 1, COMPUTE),
-        )
-        if turn == 0:
-            store_pair(threshold, row, pair.hi, pair.lo, row >= 0)
+    place = sample_place(call, outer, inner, k, t, OUTPUT, LARGEST, SAMPLE, 1, LANES, COMPUTE)
+    pair, written, _, _ = solve_row(
+        Source(
+            *(None, 0, call, outer, inner, None, call.n, None),
+            *(False, True, LARGEST, 1, READ, LANES, 1, 1),
+        ),
+        *(out, place, k, t, tl.zeros((), tl.int32), OUTPUT, CLAMP, LISTED, SAMPLE, 1, COMPUTE),
+    )
+    store_pair(threshold, row, pair.hi, pair.lo, row >= 0)
     tl.debug_barrier()  # the mask lies where the lists were
     write_row(
         Source(
             *(None, 0, call, outer, inner, None, call.n, None),
             *(False, True, LARGEST, 1, WRITTEN, LANES, WIDTH, 1),
         ),
-        *(out, k, t, pair, OUTPUT, COMPUTE),
+        *(out, k, t, written, None, OUTPUT, COMPUTE),
     )

@@ -142,6 +142,14 @@ def ties_in(r, boundary):
 
 
 @triton.jit
+def hard_mask_to(r, k, boundary, is_early, COMPUTE: tl.constexpr):
+    """Ones for scores over the boundary and the early ones of those that equal it."""
+    is_taken = (r > across(boundary)) | ((r == across(boundary)) & is_early)
+    p = tl.where(across(k > 0), is_taken.to(COMPUTE), 0.0)
+    return tl.where(across(boundary != boundary), float("nan"), p)
+
+
+@triton.jit
 def hard_mask(r, k, boundary, room, COMPUTE: tl.constexpr):
     """Ones for the k first scores, the earliest of tied ones first; NaN for unanswered rows.
 

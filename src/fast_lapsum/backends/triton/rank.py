@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from .numbers import any_row, as_finite, between, float_after, float_before, middle_float
-from .passes import over_rows
+from .passes import Source, over_rows, over_threads
 
 #: Trials are so many standard deviations of a count from where it should be reached.
 MARGIN = tl.constexpr(1.2)
@@ -28,6 +28,9 @@ LONE = tl.constexpr(8.0)
 #: A soft root is near enough when the bracket is so many temperatures wide.
 NEAR = tl.constexpr(2.0)
 MOST_PASSES = tl.constexpr(96)
+#: Threads that hold so many scores keep what is left of them, when it is one for so many threads.
+MANY_SCORES = tl.constexpr(32)
+LANES_FOR_ONE = tl.constexpr(8)
 
 
 class Ranks(NamedTuple):
@@ -111,20 +114,40 @@ def _with_ends(ranks, first, last, rank, is_live, COMPUTE: tl.constexpr):
     return Ranks(left, right, above_left, above_right, ranks.is_found)
 
 
-@triton.jit
-def search_rank(source, row, ranks, guess, error, among, is_live, crossings, COMPUTE: tl.constexpr):
-    """Narrow ``ranks`` down to the score of rank k, rounded up, or to where a soft root is near.
+class Search(NamedTuple):
+    """How far a search has come: where to look next, NaN for by the counts, and in which rows."""
 
-    ``guess`` is where to look first, with its standard error; NaN if there is none. ``among`` is a
-    number that is among the scores.
+    aim_low: Any
+    aim_high: Any
+    stalls: Any  # passes in a row that left most scores where they were
+    is_going: Any
+    taken: Any  # passes
+
+
+@triton.jit
+def _narrow(
+    source,
+    row,
+    ranks,
+    search,
+    among,
+    base,
+    are_all,
+    enough,
+    crossings,
+    KIND: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    """Passes until every row's score is found, or ``enough`` scores or fewer are left of each.
+
+    Where ``source`` has only some of the scores there are ``base`` above those, and passes are
+    "few": they end if they are not all that any member should have (``are_all``).
     """
     rank = tl.ceil(row.k).to(ranks.above_left.dtype)
-    aim_low = guess - error * ERRORS
-    aim_high = guess + error * ERRORS
-    stalls = tl.zeros_like(guess)
-    is_going = is_live
-    taken = 0
-    while any_row(is_going) & (taken < MOST_PASSES):
+    aim_low, aim_high, stalls, is_going, taken = search
+    is_told = tl.zeros((), tl.int32) == 0
+    is_large = is_told
+    while any_row(is_going) & (taken < MOST_PASSES) & is_told & is_large:
         taken += 1
         count = ranks.above_left - ranks.above_right
         part = (ranks.above_left - rank + 0.5).to(COMPUTE) / count.to(COMPUTE)
@@ -139,23 +162,32 @@ def search_rank(source, row, ranks, guess, error, among, is_live, crossings, COM
         high = _inside(high, ranks.left, ranks.right, COMPUTE)
         half = _inside(_half_way(left, ranks.right, among), ranks.left, ranks.right, COMPUTE)
         middle = middle_float(ranks.left, ranks.right, COMPUTE)
-        found, crossings = over_rows(
-            source, (low, high, half, middle), crossings, "counts", COMPUTE
-        )
+        if KIND == "few":
+            found, crossings = over_rows(
+                source, (low, high, half, middle, are_all), crossings, KIND, COMPUTE
+            )
+        else:
+            found, crossings = over_rows(
+                source, (low, high, half, middle), crossings, KIND, COMPUTE
+            )
         above_low, above_high, above_half, above_middle = found
-        ranks = with_trial(ranks, low, above_low.to(rank.dtype), rank, is_going)
-        ranks = with_trial(ranks, high, above_high.to(rank.dtype), rank, is_going)
-        ranks = with_trial(ranks, half, above_half.to(rank.dtype), rank, is_going)
-        ranks = with_trial(ranks, middle, above_middle.to(rank.dtype), rank, is_going)
+        # NaN is no count: nothing below moves an end by it.
+        is_told = ~any_row(above_low != above_low)
+        is_live = is_going & is_told
+        ranks = with_trial(ranks, low, above_low.to(rank.dtype) + base, rank, is_live)
+        ranks = with_trial(ranks, high, above_high.to(rank.dtype) + base, rank, is_live)
+        ranks = with_trial(ranks, half, above_half.to(rank.dtype) + base, rank, is_live)
+        ranks = with_trial(ranks, middle, above_middle.to(rank.dtype) + base, rank, is_live)
         left_over = ranks.above_left - ranks.above_right
         stalls = tl.where(left_over > count * STALLED, stalls + 1, 0.0)
-        aim_low = tl.zeros_like(guess) + float("nan")
+        aim_low = tl.zeros_like(aim_low) + float("nan")
         aim_high = aim_low
         is_near = (~row.is_hard) & (ranks.right - ranks.left <= row.t * NEAR)
         is_going = is_going & (~is_near)
         is_going = is_going & (~_is_one(ranks.left, ranks.right, COMPUTE))
+        is_large = any_row(is_going & (left_over > enough))
         is_asking = is_going & ((left_over <= 2) | (stalls >= MOST_STALLS))
-        if any_row(is_asking):
+        if any_row(is_asking) & is_told & is_large:
             ends, crossings = over_rows(
                 source, (ranks.left, ranks.right), crossings, "ends", COMPUTE
             )
@@ -165,6 +197,52 @@ def search_rank(source, row, ranks, guess, error, among, is_live, crossings, COM
             aim_high = tl.where(is_asking, float_before(last, COMPUTE), aim_high)
             stalls = tl.where(is_asking, 0.0, stalls)
             is_going = is_going & (~_is_one(ranks.left, ranks.right, COMPUTE))
+    return ranks, Search(aim_low, aim_high, stalls, is_going, taken), crossings
+
+
+@triton.jit
+def _left_over(source, ranks, is_going, COMPUTE: tl.constexpr):
+    """The scores in the brackets, two of each thread at most, and whether those are all."""
+    count, first, last = over_threads(source, (ranks.left, ranks.right), "inner", COMPUTE)
+    nothing = float("-inf")
+    both = tl.join(tl.where(count > 1, first, nothing), tl.where(count > 0, last, nothing))
+    return both[None, :, :, :], (tl.max(count, 1) <= 2) | (~is_going)
+
+
+@triton.jit
+def search_rank(source, row, ranks, guess, error, among, is_live, crossings, COMPUTE: tl.constexpr):
+    """Narrow ``ranks`` down to the score of rank k, rounded up, or to where a soft root is near.
+
+    ``guess`` is where to look first, with its standard error; NaN if there is none. ``among`` is a
+    number that is among the scores. Threads that hold many scores keep what is left in the bracket
+    once it is little, and go on with that.
+    """
+    aim_low = guess - error * ERRORS
+    aim_high = guess + error * ERRORS
+    search = Search(aim_low, aim_high, tl.zeros_like(guess), is_live, tl.zeros((), tl.int32))
+    none = ranks.above_right * 0
+    every = row.t == row.t
+    if source.r is not None and source.PARTS * source.REPEATS * source.WIDTH >= MANY_SCORES:
+        enough = source.LANES // LANES_FOR_ONE
+        if source.team is not None:
+            enough = enough * source.team.chunks // 2
+        ranks, search, crossings = _narrow(
+            *(source, row, ranks, search, among, none, every, enough, crossings),
+            *("counts", COMPUTE),
+        )
+        if any_row(search.is_going):
+            r, are_all = _left_over(source, ranks, search.is_going, COMPUTE)
+            ranks, search, crossings = _narrow(
+                Source(
+                    *((r,), 0, source.call, source.outer, source.inner, source.team, 0, None),
+                    *(False, False, source.LARGEST, 1, 1, source.LANES, 2, source.CHUNK_LANES),
+                ),
+                *(row, ranks, search, among, ranks.above_right, are_all, -1, crossings),
+                *("few", COMPUTE),
+            )
+    ranks, _, crossings = _narrow(
+        *(source, row, ranks, search, among, none, every, -1, crossings), *("counts", COMPUTE)
+    )
     is_found = is_live & _is_one(ranks.left, ranks.right, COMPUTE)
     left, right, above_left, above_right, _ = ranks
     return Ranks(left, right, above_left, above_right, is_found), crossings

@@ -69,13 +69,14 @@ class Bracket(NamedTuple):
 class Trial(NamedTuple):
     """b + step is the root where ``is_exact``; else b is a trial, which ``is_far`` from the root.
 
-    ``tails`` is S<= + S> of the last look.
+    ``above`` and ``tails`` are N> and S<= + S> of the last look.
     """
 
     b: Any
     step: Any
     is_exact: Any
     is_far: Any
+    above: Any
     tails: Any
 
 
@@ -147,6 +148,7 @@ def approach(
     is_exact = is_live & (row.k != row.k)
     step = tl.zeros_like(b)
     tails = tl.zeros_like(b)
+    above = tl.zeros_like(b).to(tl.float64)
     is_far = is_live
     is_going = is_live & is_near & (tl.abs(guess) < float("inf"))
     looks = 0
@@ -165,6 +167,7 @@ def approach(
             count_excess.to(COMPUTE), look.below.to(COMPUTE), look.higher.to(COMPUTE), excess
         )
         tails = tl.where(is_going, (look.below + look.higher).to(COMPUTE), tails)
+        above = tl.where(is_going, look.above.to(tl.float64), above)
         # Among many scores the mass is straight over distances at which the closed form, which
         # knows nothing of the scores ahead, would take many steps.
         is_dense = tl.minimum(look.below, look.higher) >= DENSE
@@ -184,7 +187,7 @@ def approach(
         is_led = (tl.abs(excess) <= tails * LED) | (looks < UNLED_STEPS)
         is_led = is_led & (tl.abs(relative) < LONGEST_STEP)
         is_going = is_going & is_told & (~is_short) & is_inner & (is_straight | is_led)
-    return Trial(b, step, is_exact, is_far, tails), bracket, crossings
+    return Trial(b, step, is_exact, is_far, above, tails), bracket, crossings
 
 
 @triton.jit

@@ -276,23 +276,37 @@ def sample_place(
     inner,
     k,
     t,
-    is_hard,
+    OUTPUT: tl.constexpr,
     LARGEST: tl.constexpr,
     SAMPLE: tl.constexpr,
     RUN: tl.constexpr,
     LANES: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
-    """The :class:`Place` of one row's threshold."""
+    """The :class:`Place` of one row's threshold, and of the boundary where that is asked for."""
     PARTS: tl.constexpr = parts_of_sample(SAMPLE, LANES)
     r, origin = _sampled(call, outer, inner, LARGEST, SAMPLE, RUN, LANES, COMPUTE)
-    return _place(
-        Source(
-            *(r, 0, call, outer, inner, None, 0, None),
-            *(False, False, LARGEST, PARTS, SAMPLE // LANES // PARTS, LANES, 1, 1),
-        ),
-        *(origin, k, t, is_hard, SAMPLE, COMPUTE),
-    )
+    is_limit = t < smallest_normal(COMPUTE)
+    nothing = origin * 0 + float("nan")
+    place = Place(nothing, nothing, nothing)
+    turns = 1
+    if OUTPUT == "hard":  # for the threshold and for the boundary, which may be the same
+        turns += any_row(~is_limit).to(tl.int32)
+    for turn in range(turns):
+        found = _place(
+            Source(
+                *(r, 0, call, outer, inner, None, 0, None),
+                *(False, False, LARGEST, PARTS, SAMPLE // LANES // PARTS, LANES, 1, 1),
+            ),
+            *(origin, k, t, is_limit | (turn > 0), SAMPLE, COMPUTE),
+        )
+        is_first = origin * 0 + turn == 0
+        place = Place(
+            tl.where(is_first, found.low, tl.minimum(found.low, place.low)),
+            tl.where(is_first, found.high, tl.maximum(found.high, place.high)),
+            tl.where(place.point == place.point, place.point, found.point),
+        )
+    return place
 
 
 @triton.jit

@@ -43,6 +43,8 @@ class Guess(NamedTuple):
 class Pair(NamedTuple):
     """Threshold pairs, and in the hard limit how many scores are above the boundary.
 
+    Of a soft row that cheap looks have solved ``above`` and ``tails`` are N> and S<= + S> at hi;
+    else there are no tails.
     ``is_spent``: +inf scores take all of the budget, and finite ones nothing.
     Of the scores in a band: whether the root is below it (-1), above it (1) or was not found (2).
     """
@@ -50,8 +52,20 @@ class Pair(NamedTuple):
     hi: Any
     lo: Any
     above: Any
+    tails: Any
     is_spent: Any
     missed: Any
+
+
+class Corners(NamedTuple):
+    """Pairs of rows that need no search, and which do: those that are live."""
+
+    hi: Any
+    lo: Any
+    above: Any
+    is_answered: Any
+    takes_none: Any
+    is_live: Any
 
 
 @triton.jit
@@ -92,23 +106,31 @@ def guess_of(survey, origin, mean, square, k, t, start, is_hard, COMPUTE: tl.con
 
 
 @triton.jit
-def _in_band(source, row, ranks, left, right, crossings, COMPUTE: tl.constexpr):
-    """Bracket and ranks within the band, and whether the root is there: one look at both ends."""
-    band = source.band
-    # Of the row's own bracket it is certain, and a root may lie beyond the largest number.
-    is_certain_left = left >= band.low
-    is_certain_right = right <= band.high
-    left = tl.maximum(left, band.low)
-    right = tl.minimum(right, band.high)
+def ranks_in_band(band, ranks, left, right, COMPUTE: tl.constexpr):
+    """Ranks within the band, of which the bracket of a row (left, right) may have more."""
     before_band = float_before(as_finite(band.low, COMPUTE), COMPUTE)
     of_band = band.above + band.at_point + band.count
-    ranks = Ranks(
+    is_certain_left = left >= band.low
+    is_certain_right = right <= band.high
+    return Ranks(
         tl.where(is_certain_left, ranks.left, before_band),
         tl.where(is_certain_right, ranks.right, band.high),
         tl.where(is_certain_left, ranks.above_left, of_band),
         tl.where(is_certain_right, ranks.above_right, band.above),
         ranks.is_found,
     )
+
+
+@triton.jit
+def _in_band(source, row, ranks, left, right, crossings, COMPUTE: tl.constexpr):
+    """Bracket and ranks within the band, and whether the root is there: one look at both ends."""
+    band = source.band
+    # Of the row's own bracket it is certain, and a root may lie beyond the largest number.
+    is_certain_left = left >= band.low
+    is_certain_right = right <= band.high
+    ranks = ranks_in_band(band, ranks, left, right, COMPUTE)
+    left = tl.maximum(left, band.low)
+    right = tl.minimum(right, band.high)
     end = tl.arange(0, 2)
     trial = as_finite(tl.where(end == 0, left, right), COMPUTE)
     look, crossings = look_at(source, trial, row.inverse + 0 * trial, crossings, COMPUTE)
@@ -123,28 +145,21 @@ def _in_band(source, row, ranks, left, right, crossings, COMPUTE: tl.constexpr):
 
 
 @triton.jit
-def solve(source, survey, k, t, is_hard, guess, look, crossings, COMPUTE: tl.constexpr):
-    """The :class:`Pair` of any rows, NaN for those without an answer.
-
-    ``look`` is one that was taken at the guess before, or None.
-    Rows that are ``is_hard`` are searched for their score of rank k, rounded up; t plays no part.
-    """
+def corners(survey, k, t, is_hard, COMPUTE: tl.constexpr):
+    """Rows that take no finite score or all of them, or that have no answer."""
     tiny = smallest_normal(COMPUTE)
     limit = largest_finite(COMPUTE)
     finite = survey.finite
     infinite = survey.infinite
     valid = finite + infinite
-    lowest = survey.lowest
-    highest = survey.highest
     remaining = k - infinite
     is_answered = (k >= 0) & (k <= valid) & (t >= 0) & (t <= limit / HOTTEST) & (survey.nans == 0)
-
     # Nothing of the finite scores, or all of them: the ends of the bracket, beyond which p is 0, 1.
     edge = tl.minimum(t * SATURATION, limit / 2).to(COMPUTE)
     takes_none = remaining <= 0
     takes_few = takes_none | (~is_hard & (remaining < tiny * finite))  # p is no normal number
     takes_all = remaining == finite
-    hi = tl.where(takes_few, highest, lowest)
+    hi = tl.where(takes_few, survey.highest, survey.lowest)
     lo = tl.where(takes_few, edge, -edge)
     lo = tl.where(is_hard, tl.where(takes_few, 0.0, 1.0), lo)
     # No finite score: +inf scores take the budget, and any threshold will do.
@@ -157,10 +172,36 @@ def solve(source, survey, k, t, is_hard, guess, look, crossings, COMPUTE: tl.con
     lo = tl.where(is_shared, (k / tl.maximum(infinite, 1.0)).to(COMPUTE), lo)
     # Whatever equals the boundary has room where all is taken, and none where nothing is.
     above = tl.where(takes_all & (~takes_none), -1.0, 0.0 * k)
-
-    missed = tl.zeros_like(lowest).to(tl.int32)
-
     is_live = is_answered & (~takes_few) & (~takes_all) & (~is_empty)
+    return Corners(hi, lo, above, is_answered, takes_none, is_live)
+
+
+@triton.jit
+def tie_share(k, ranks, COMPUTE: tl.constexpr):
+    """What there is for each score that equals the boundary, where ranks are found."""
+    equal_count = tl.maximum(ranks.above_left - ranks.above_right, 1.0)
+    share = ((k - ranks.above_right) / equal_count).to(COMPUTE)
+    # 1 only if all are taken: all but one of 2^25 that are tied would round to it.
+    is_part = k - ranks.above_right < equal_count
+    return tl.where(is_part, tl.minimum(share, below_one(COMPUTE)), share)
+
+
+@triton.jit
+def solve(source, survey, k, t, is_hard, guess, look, crossings, COMPUTE: tl.constexpr):
+    """The :class:`Pair` of any rows, NaN for those without an answer.
+
+    ``look`` is one that was taken at the guess before, or None.
+    Rows that are ``is_hard`` are searched for their score of rank k, rounded up; t plays no part.
+    """
+    tiny = smallest_normal(COMPUTE)
+    finite = survey.finite
+    infinite = survey.infinite
+    valid = finite + infinite
+    lowest = survey.lowest
+    highest = survey.highest
+    hi, lo, above, is_answered, takes_none, is_live = corners(survey, k, t, is_hard, COMPUTE)
+    tails = 0 * hi
+    missed = tl.zeros_like(lowest).to(tl.int32)
     if any_row(is_live):
         t_soft = tl.where(is_hard, tiny, t)
         # Half a score below the rank, where counts are all there is.
@@ -205,6 +246,8 @@ def solve(source, survey, k, t, is_hard, guess, look, crossings, COMPUTE: tl.con
             error, among = aim, b
         hi = tl.where(is_live, trial.b, hi)
         lo = tl.where(is_live, trial.step, lo)
+        above = tl.where(is_live & trial.is_exact, trial.above, above)
+        tails = tl.where(is_live & trial.is_exact, trial.tails, tails)
         is_open = is_live & (~trial.is_exact)
         if any_row(is_open):
             start = trial.b
@@ -214,14 +257,9 @@ def solve(source, survey, k, t, is_hard, guess, look, crossings, COMPUTE: tl.con
                     source, row, ranks, aim, error, among, is_sought, crossings, COMPUTE
                 )
                 start = tl.where(is_sought, near_rank(ranks), start)
-                equal_count = tl.maximum(ranks.above_left - ranks.above_right, 1.0)
                 is_ranked = is_sought & is_hard
                 hi = tl.where(is_ranked, ranks.right, hi)
-                tie_share = ((k - ranks.above_right) / equal_count).to(COMPUTE)
-                # 1 only if all are taken: all but one of 2^25 that are tied would round to it.
-                is_part = k - ranks.above_right < equal_count
-                tie_share = tl.where(is_part, tl.minimum(tie_share, below_one(COMPUTE)), tie_share)
-                lo = tl.where(is_ranked, tie_share, lo)
+                lo = tl.where(is_ranked, tie_share(k, ranks, COMPUTE), lo)
                 above = tl.where(is_ranked, ranks.above_right, above)
             hi = tl.where(is_open & is_hard & (~ranks.is_found), float("nan"), hi)
             is_soft = is_open & (~is_hard)
@@ -236,4 +274,4 @@ def solve(source, survey, k, t, is_hard, guess, look, crossings, COMPUTE: tl.con
     nothing = float("nan")
     hi = tl.where(is_answered, hi, nothing)
     lo = tl.where(is_answered, lo, nothing)
-    return Pair(hi, lo, above, takes_none, missed), crossings
+    return Pair(hi, lo, above, tails, takes_none, missed), crossings

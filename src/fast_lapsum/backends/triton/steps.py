@@ -57,15 +57,13 @@ def forward_steps(
     overlap: bool,
     largest: bool,
     output: str,
-    is_limit: bool,
     clamp: bool,
     compute: tl.dtype,
 ) -> Steps:
     """``room`` is for so many programs that wait for each other.
 
     With ``overlap`` a launch begins before the last one has ended, and waits for it where it must.
-    ``is_limit``: the temperature is 0 in all rows. With ``clamp`` a budget over the number of valid
-    scores is that number.
+    With ``clamp`` a budget over the number of valid scores is that number.
     """
     if isinstance(plan, TilePlan):
         return _tiles(plan, n, row_count, largest, output, clamp, compute)
@@ -74,7 +72,7 @@ def forward_steps(
     if isinstance(plan, TeamPlan):
         made = _team(plan, n, row_count, room, largest, output, clamp, compute)
     else:
-        made = _shared(plan, n, row_count, room, largest, output, is_limit, clamp, compute)
+        made = _shared(plan, n, row_count, room, largest, output, clamp, compute)
     return made._replace(
         steps=[_overlapping(step, i, overlap) for i, step in enumerate(made.steps)]
     )
@@ -185,7 +183,6 @@ def _shared(
     room: int,
     largest: bool,
     output: str,
-    is_limit: bool,
     clamp: bool,
     compute: tl.dtype,
 ) -> Steps:
@@ -209,34 +206,30 @@ def _shared(
     gathering = {"READ": plan.read, "LISTED": plan.listed // wider} | each
     gathering |= {"LANES": plan.lanes * wider}
     solving = {"OUTPUT": output, "CLAMP": clamp, "READ": plan.read_again} | lists | few | each
-    steps = []
-    for turn in range(is_limit, 2) if output == "hard" else (0,):
-        steps += [
-            Step(
-                place_rows,
-                row_count,
-                (turn,),
-                placing,
-                {"num_warps": plan.sample_warps, "maxnreg": 128},
-            ),
-            Step(
-                gather_rows,
-                row_count * plan.chunks,
-                (*shape, turn),
-                gathering,
-                options | {"num_warps": plan.gather_warps, "maxnreg": 64},
-            ),
-            Step(
-                solve_rows,
-                teams * size,
-                (*shape, size, turn),
-                solving,
-                options | {"launch_cooperative_grid": True},
-            ),
-        ]
-    # Chunks know of ties before them, and are written as they are. Other masks can be cut finer.
-    if output != "hard":
-        shape = (-(-n // plan.piece), plan.piece)
+    steps = [
+        Step(
+            place_rows,
+            row_count,
+            (),
+            placing | {"OUTPUT": output},
+            {"num_warps": plan.sample_warps, "maxnreg": 128},
+        ),
+        Step(
+            gather_rows,
+            row_count * plan.chunks,
+            shape,
+            gathering,
+            options | {"num_warps": plan.gather_warps, "maxnreg": 64},
+        ),
+        Step(
+            solve_rows,
+            teams * size,
+            (*shape, size),
+            solving,
+            options | {"launch_cooperative_grid": True},
+        ),
+    ]
+    shape = (-(-n // plan.piece), plan.piece)
     writing = {"OUTPUT": output, "WRITTEN": plan.written, "LANES": plan.lanes, "WIDTH": plan.width}
     writing |= each
     options = options | {"maxnreg": 64}

@@ -24,11 +24,11 @@ from . import config
 
 FIELDS = tl.constexpr(config.FIELDS)
 #: Words of a row, in lines of one for each chunk: two for a number, at two meeting places, which
-#: are zero before the first meeting; then how long its lists are, how many ties lie before it, and
-#: a line of what launches tell each other.
+#: are zero before the first meeting; then how long its lists are, how many of its scores are at the
+#: point that lists leave out, and a line of what launches tell each other.
 _MEETINGS = tl.constexpr(4 * config.FIELDS)
 _PARTS = tl.constexpr(4 * config.FIELDS)
-_EARLIER = tl.constexpr(4 * config.FIELDS + 1)
+_AT_POINT = tl.constexpr(4 * config.FIELDS + 1)
 _NOTES = tl.constexpr(4 * config.FIELDS + 2)
 LINES = tl.constexpr(4 * config.FIELDS + 3)
 _HALF = tl.constexpr(0xFFFFFFFF)
@@ -107,9 +107,9 @@ def parts_place(words, chunk, LANES: tl.constexpr):
 
 
 @triton.jit
-def earlier_place(words, chunk, LANES: tl.constexpr):
-    """Where it says how many scores that equal the boundary lie before a chunk."""
-    return words + (LANES * _EARLIER + chunk)
+def point_place(words, chunk, LANES: tl.constexpr):
+    """Where it says how many scores of a chunk are at the point that lists leave out."""
+    return words + (LANES * _AT_POINT + chunk)
 
 
 @triton.jit

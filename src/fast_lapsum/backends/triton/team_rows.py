@@ -10,14 +10,16 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from .boundary import find_boundary
 from .mask import are_plain
 from .numbers import any_row, exponent_scale, smallest_normal
 from .passes import Look, Source, Survey, over_rows, read_parts
 from .sample import sample_guess
 from .solve import Guess, solve
 from .team import Team, await_last, begin_next, clear, read_note, words_of, write_note
+from .ties import find_cut
 from .views import budget_of, coordinates, temperature_of, warm_start_of
-from .write import leave_ties, store_pair, write_any_chunks, write_held, write_row
+from .write import store_pair, write_any_chunks, write_held, write_row
 
 
 @triton.jit(do_not_specialize=["row_count"])
@@ -108,17 +110,20 @@ def _solve_row(
     if source.team.member == 0:
         store_pair(threshold, row, pair.hi, pair.lo, row >= 0)
     written = pair
+    cut = tl.zeros((1,), tl.int64)
     if OUTPUT == "hard":
         if any_row(~is_hard):
             near = _read_guess(source.team.words, 2, source.CHUNK_LANES, COMPUTE)
-            written, crossings = solve(source, survey, k, t, t >= 0, near, None, crossings, COMPUTE)
-        leave_ties(again, written, k, t, crossings, COMPUTE)
+            written, crossings = find_boundary(
+                source, survey, k, t, pair, near, crossings, COMPUTE
+            )
+        cut, crossings = find_cut(source, again, written, k, t, crossings, COMPUTE)
     if OUTPUT != "threshold":
         if source.r is None:
-            write_row(again, out, k, t, written, OUTPUT, COMPUTE)
+            write_row(again, out, k, t, written, cut, OUTPUT, COMPUTE)
         else:
             if any_row(~are_plain(written, k, t, OUTPUT, COMPUTE)):
-                write_any_chunks(again, out, k, t, written, OUTPUT, COMPUTE)
+                write_any_chunks(again, out, k, t, written, cut, OUTPUT, COMPUTE)
             else:
                 write_held(
                     *(source, source.r, source.first, out, source.outer >= 0),

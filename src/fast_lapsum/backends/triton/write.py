@@ -8,10 +8,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .mask import any_output, are_plain, hard_mask, plain_output, ties_in
+from .mask import any_output, are_plain, hard_mask, hard_mask_to, plain_output
 from .numbers import any_row
 from .passes import parts_of, read_part, read_parts
-from .team import FIELDS, collect, earlier_place, field_of, leave, my_chunks
+from .team import my_chunks
 from .views import across, exist, part_indices, store_values
 
 
@@ -52,24 +52,28 @@ def write_read(
     k,
     t,
     pair,
-    earlier,
+    cut,
     OUTPUT: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
     """The same of any rows, of parts that are read again.
 
-    ``earlier`` scores before them are tied with the boundary; returned is how many are, with these.
+    Scores that equal the boundary are taken up to the index ``cut``; where that is None parts are
+    all of a row, and such scores are counted.
     """
+    earlier = 0.0 * k
     for part in range(parts):
         r = read_part(source, first, part, COMPUTE)
         index, written = _written(source, first, part, is_row)
         if OUTPUT == "hard":
-            p, ties = hard_mask(r, k, pair.hi, k - pair.above - earlier, COMPUTE)
-            earlier += ties.to(tl.float64)
+            if cut is None:
+                p, ties = hard_mask(r, k, pair.hi, k - pair.above - earlier, COMPUTE)
+                earlier += ties.to(tl.float64)
+            else:
+                p = hard_mask_to(r, k, pair.hi, index <= across(cut), COMPUTE)
         else:
             p = any_output(r, pair, t, OUTPUT, COMPUTE)
         store_values(out, source.outer, source.inner, index, written, p, source.WIDTH)
-    return earlier
 
 
 @triton.jit
@@ -88,51 +92,21 @@ def _write_plain_chunks(source, out, k, t, pair, OUTPUT: tl.constexpr, COMPUTE: 
 
 
 @triton.jit
-def write_any_chunks(source, out, k, t, pair, OUTPUT: tl.constexpr, COMPUTE: tl.constexpr):
-    """A member's part of any row; chunks of a team were told how many ties are before them."""
+def write_any_chunks(source, out, k, t, pair, cut, OUTPUT: tl.constexpr, COMPUTE: tl.constexpr):
+    """A member's part of any row."""
     own, end, step = my_chunks(source.team)
     for chunk in range(own, end, step):
-        earlier = 0.0 * k
-        if OUTPUT == "hard" and source.team is not None:
-            place = earlier_place(source.team.words, chunk, source.CHUNK_LANES)
-            earlier += tl.load(place).to(tl.float64)
         first = (tl.zeros((), tl.int64) + chunk) * source.length
         write_read(
             *(source, first, parts_of(source, chunk), out, source.outer >= 0),
-            *(k, t, pair, earlier, OUTPUT, COMPUTE),
+            *(k, t, pair, cut, OUTPUT, COMPUTE),
         )
 
 
 @triton.jit
-def write_row(source, out, k, t, pair, OUTPUT: tl.constexpr, COMPUTE: tl.constexpr):
+def write_row(source, out, k, t, pair, cut, OUTPUT: tl.constexpr, COMPUTE: tl.constexpr):
     """A member's part of what is written of a row."""
     if any_row(~are_plain(pair, k, t, OUTPUT, COMPUTE)):
-        write_any_chunks(source, out, k, t, pair, OUTPUT, COMPUTE)
+        write_any_chunks(source, out, k, t, pair, cut, OUTPUT, COMPUTE)
     else:
         _write_plain_chunks(source, out, k, t, pair, OUTPUT, COMPUTE)
-
-
-@triton.jit
-def leave_ties(source, boundary, k, t, crossings, COMPUTE: tl.constexpr):
-    """Tell every chunk how many scores of earlier chunks equal the boundary, where that matters."""
-    if any_row(~are_plain(boundary, k, t, "hard", COMPUTE)):
-        _leave_ties(source, boundary, crossings, COMPUTE)
-
-
-@triton.jit
-def _leave_ties(source, boundary, crossings, COMPUTE: tl.constexpr):
-    team = source.team
-    LANES: tl.constexpr = source.CHUNK_LANES
-    for chunk in range(team.member, team.chunks, team.size):
-        first = (tl.zeros((), tl.int64) + chunk) * source.length
-        ties = tl.zeros((1,), tl.int64)
-        for part in range(parts_of(source, chunk)):
-            ties += ties_in(read_part(source, first, part, COMPUTE), boundary.hi)
-        leave((ties,), team, chunk, crossings, LANES)
-    counts = field_of(collect(team, crossings, 1, LANES), 0, 0.0, team, LANES)
-    counts = tl.sum(tl.reshape(counts, (FIELDS, LANES)), 0)
-    before = (tl.cumsum(counts, 0) - counts).to(tl.int64)
-    lane = tl.arange(0, LANES)
-    is_mine = (lane < team.chunks) & (lane % team.size == team.member)
-    tl.store(earlier_place(team.words, lane, LANES), before, mask=is_mine)
-    tl.debug_barrier()
