@@ -97,19 +97,6 @@ def with_beyond(found, band, at, KIND: tl.constexpr):
             at_point = tl.where(band.point > at[i], band.at_point, 0.0)
             counts = counts + (found[i] + band.above + at_point,)  # type: ignore[assignment]
         return counts
-    elif KIND == "near":
-        b = at[0]
-        above, equal, nearest_below, nearest_above = found
-        has_point = band.at_point > 0
-        point = band.point.to(tl.float64)
-        is_over = has_point & (band.point > b)
-        is_under = has_point & (band.point < b)
-        return (
-            above + band.above + tl.where(is_over, band.at_point, 0.0),
-            equal + tl.where(band.point == b, band.at_point, 0.0),
-            tl.where(is_under, tl.maximum(nearest_below, point), nearest_below),
-            tl.where(is_over, tl.minimum(nearest_above, point), nearest_above),
-        )
     else:
         tl.static_assert(KIND == "ends")
         left, right = at

@@ -1,4 +1,4 @@
-"""The boundary of hard masks, which is the score of rank k, from what a soft threshold has told.
+"""The boundary of hard masks, at or over which k scores lie, from what a soft threshold has told.
 
 N> at the threshold differs from k by half of S<= + S> at most, which are also how many scores there
 are within a temperature on both sides: the boundary is so many scores away.
@@ -10,48 +10,9 @@ import triton
 import triton.language as tl
 
 from .numbers import any_row, float_before, smallest_normal
-from .passes import over_rows
-from .rank import MANY_SCORES, Ranks, has_rank, search_rank, with_trial
+from .rank import Ranks, has_rank, search_rank, with_trial
 from .root import Row
 from .solve import Pair, corners, ranks_in_band, tie_share
-
-#: A boundary that is so few scores away is reached score by score: a pass each, and one more.
-MOST_HOPS = tl.constexpr(1)
-MOST_HOPS_OF_SHORT_ROWS = tl.constexpr(2)
-
-
-@triton.jit
-def _hop(source, ranks, rank, k, b, above, is_live, crossings, HOPS: tl.constexpr, COMPUTE: tl.constexpr):
-    """The boundary of rows in which ``above`` scores lie over b, where that is near the rank."""
-    distance = tl.abs(above - rank)
-    is_going = is_live & (distance <= HOPS)
-    is_found = ranks.is_found & (~is_live)
-    hops = 0
-    while any_row(is_going) & (hops <= HOPS):
-        hops += 1
-        found, crossings = over_rows(source, (b,), crossings, "near", COMPUTE)
-        above, equal, lower, upper = found
-        above = above.to(ranks.above_left.dtype)
-        with_equal = above + equal.to(ranks.above_left.dtype)
-        lower, upper = lower.to(COMPUTE), upper.to(COMPUTE)
-        is_here = is_going & (above < rank) & (rank <= with_equal)
-        # All of the scores above, however many of them equal the first.
-        is_next = is_going & (above == rank) & (k == rank)
-        boundary = tl.where(is_next, upper, b)
-        is_done = is_here | is_next
-        ranks = Ranks(
-            tl.where(is_done, float_before(boundary, COMPUTE), ranks.left),
-            tl.where(is_done, boundary, ranks.right),
-            tl.where(is_here, with_equal, tl.where(is_next, above, ranks.above_left)),
-            tl.where(is_here, above, tl.where(is_next, above - 1, ranks.above_right)),
-            ranks.is_found,
-        )
-        is_found = is_found | is_done
-        is_going = is_going & (~is_done)
-        b = tl.where(is_going, tl.where(above >= rank, upper, lower), b)
-    left, right, above_left, above_right, _ = ranks
-    return Ranks(left, right, above_left, above_right, is_found), crossings
-
 
 @triton.jit
 def find_boundary(source, survey, k, t, soft, guess, crossings, COMPUTE: tl.constexpr):
@@ -84,26 +45,18 @@ def find_boundary(source, survey, k, t, soft, guess, crossings, COMPUTE: tl.cons
         rank = rank.to(ranks.above_left.dtype)
         known = soft.above.to(rank.dtype)
         is_known = is_live & (soft.tails > 0)
-        ranks = with_trial(ranks, soft.hi, known, rank, is_known)
+        ranks = with_trial(ranks, soft.at, known, rank, is_known)
         excess = (known - rank).to(COMPUTE) + 0.5
         tails = tl.maximum(soft.tails, 0.5)
         per_score = 2 * t.to(COMPUTE) / tails
         error = (1 + tl.sqrt(tl.abs(excess)) + tl.abs(excess) / tl.sqrt(tails)) * per_score
-        aim = tl.where(is_known, soft.hi + excess * per_score, guess.b)
+        aim = tl.where(is_known, soft.at + excess * per_score, guess.b)
         error = tl.where(is_known, error, guess.error)
-        SHORT: tl.constexpr = source.PARTS * source.REPEATS * source.WIDTH < MANY_SCORES
-        ranks, crossings = _hop(
-            *(source, ranks, rank, k.to(rank.dtype), soft.hi, known, is_known, crossings),
-            *(MOST_HOPS_OF_SHORT_ROWS if SHORT else MOST_HOPS, COMPUTE),
+        among = tl.where(is_known, soft.at, guess.among)
+        ranks, crossings = search_rank(
+            source, row, ranks, aim, error, among, is_live, crossings, True, COMPUTE
         )
-        is_hopped = ranks.is_found & is_live
-        among = tl.where(is_known, soft.hi, guess.among)
-        is_sought = is_live & (~is_hopped)
-        if any_row(is_sought):
-            ranks, crossings = search_rank(
-                source, row, ranks, aim, error, among, is_sought, crossings, COMPUTE
-            )
-        is_found = is_hopped | ranks.is_found
+        is_found = ranks.is_found
         hi = tl.where(is_live, tl.where(is_found, ranks.right, float("nan")), hi)
         lo = tl.where(is_live, tie_share(k, ranks, COMPUTE), lo)
         above = tl.where(is_live, ranks.above_right, above)
@@ -112,4 +65,4 @@ def find_boundary(source, survey, k, t, soft, guess, crossings, COMPUTE: tl.cons
     nothing = float("nan")
     hi = tl.where(is_answered, hi, nothing)
     lo = tl.where(is_answered, lo, nothing)
-    return Pair(hi, lo, above, 0 * hi, takes_none, missed), crossings
+    return Pair(hi, lo, above, hi, 0 * hi, takes_none, missed), crossings

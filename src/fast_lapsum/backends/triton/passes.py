@@ -92,16 +92,6 @@ def _add_counts(a0, a1, a2, a3, b0, b1, b2, b3):
 
 
 @triton.jit
-def _add_near(a0, a1, a2, a3, b0, b1, b2, b3):
-    return a0 + b0, a1 + b1, tl.maximum(a2, b2), tl.minimum(a3, b3)
-
-
-@triton.jit
-def _add_inner(a0, a1, a2, b0, b1, b2):
-    return a0 + b0, tl.minimum(a1, b1), tl.maximum(a2, b2)
-
-
-@triton.jit
 def _add_ends(a0, a1, b0, b1):
     return tl.minimum(a0, b0), tl.maximum(a1, b1)
 
@@ -134,12 +124,8 @@ def _reduced(terms, AXIS: tl.constexpr, KIND: tl.constexpr):
         return tl.reduce(terms, AXIS, _add_glance)
     elif KIND == "pass":
         return tl.reduce(terms, AXIS, _add_pass)
-    elif KIND == "counts" or KIND == "few":
+    elif KIND == "counts":
         return tl.reduce(terms, AXIS, _add_counts)
-    elif KIND == "near":
-        return tl.reduce(terms, AXIS, _add_near)
-    elif KIND == "inner":
-        return tl.reduce(terms, AXIS, _add_inner)
     elif KIND == "ends":
         return tl.reduce(terms, AXIS, _add_ends)
     elif KIND == "moments":
@@ -168,10 +154,6 @@ def _joined(a, b, KIND: tl.constexpr):
         return _add_pass(*a, *b)
     elif KIND == "counts":
         return _add_counts(*a, *b)
-    elif KIND == "near":
-        return _add_near(*a, *b)
-    elif KIND == "inner":
-        return _add_inner(*a, *b)
     elif KIND == "ends":
         return _add_ends(*a, *b)
     elif KIND == "moments":
@@ -189,8 +171,6 @@ def _ends(kind: str) -> tuple[int, int]:
     ends = {
         "pass": (5, 4),
         "ends": (0, 1),
-        "near": (3, 2),
-        "inner": (1, 2),
         "moments": (0, 1),
         "survey": (3, 4),
         "first": (4, 5),
@@ -267,26 +247,6 @@ def _terms(r, inside, at, KIND: tl.constexpr, COMPUTE: tl.constexpr):
             (r > across(at[2])).to(COMPUTE),
             (r > across(at[3])).to(COMPUTE),
         )
-    elif KIND == "few":
-        return (
-            (r > across(at[0])).to(COMPUTE) + across(tl.where(at[4], 0.0, float("nan"))),
-            (r > across(at[1])).to(COMPUTE),
-            (r > across(at[2])).to(COMPUTE),
-            (r > across(at[3])).to(COMPUTE),
-        )
-    elif KIND == "near":
-        b = across(at[0])
-        return (
-            (r > b).to(COMPUTE),
-            (r == b).to(COMPUTE),
-            tl.where(r < b, r, float("-inf")),
-            tl.where(r > b, r, float("inf")),
-        )
-    elif KIND == "inner":
-        left, right = at
-        is_inner = (r > across(left)) & (r <= across(right))
-        low = tl.where(is_inner, r, float("inf"))
-        return is_inner.to(COMPUTE), low, tl.where(is_inner, r, float("-inf"))
     elif KIND == "ends":
         left, right = at
         low = tl.where(r > across(left), r, float("inf"))
@@ -324,14 +284,14 @@ def _terms(r, inside, at, KIND: tl.constexpr, COMPUTE: tl.constexpr):
 @constexpr_function
 def _fields(kind: str) -> int:
     """How many numbers a KIND gives."""
-    fields = {"counts": 4, "few": 4, "near": 4, "ends": 2, "moments": 4, "pass": 6, "survey": 7, "first": 6}
+    fields = {"counts": 4, "ends": 2, "moments": 4, "pass": 6, "survey": 7, "first": 6}
     return {**fields, "gathered": 7}.get(kind, 3)
 
 
 @constexpr_function
 def _is_common(kind: str) -> bool:
     """Whether many rows take such a pass."""
-    return kind in ("moments", "glance", "first", "counts", "ends", "few", "near", "inner")
+    return kind in ("moments", "glance", "first", "counts", "ends")
 
 
 @triton.jit
@@ -382,7 +342,7 @@ def _over_read(source, first, at, KIND: tl.constexpr, COMPUTE: tl.constexpr):
 
 
 @triton.jit
-def over_threads(source, at, KIND: tl.constexpr, COMPUTE: tl.constexpr):
+def _over_parts(source, at, KIND: tl.constexpr, COMPUTE: tl.constexpr):
     """A pass over what a program holds: one number per row and thread."""
     if _is_common(KIND) or not source.AGAIN:
         terms = _over_held(source, source.r, source.first, at, KIND, COMPUTE)
@@ -437,7 +397,7 @@ def _over_my_chunks(source, at, crossings, KIND: tl.constexpr, COMPUTE: tl.const
     """Every chunk of this member leaves what a pass finds in it."""
     team = source.team
     if source.r is not None:
-        mine = over_threads(source, at, KIND, COMPUTE)
+        mine = _over_parts(source, at, KIND, COMPUTE)
         leave(_reduced(wide(mine), 1, KIND), team, team.member, crossings, source.CHUNK_LANES)
     else:
         for chunk in range(team.member, team.chunks, team.size):
@@ -475,7 +435,7 @@ def over_rows(source, at, crossings, KIND: tl.constexpr, COMPUTE: tl.constexpr):
         if source.r is None:
             found = _over_chunk(source, 0, at, KIND, COMPUTE)
         else:
-            found = _reduced(over_threads(source, at, KIND, COMPUTE), 1, KIND)
+            found = _reduced(_over_parts(source, at, KIND, COMPUTE), 1, KIND)
     else:
         _over_my_chunks(source, at, crossings, KIND, COMPUTE)
         ROWS: tl.constexpr = at[0].shape[0]

@@ -1,8 +1,8 @@
 """The score of a rank, by counts: what the hard limit asks for, and what a root is near to.
 
-Each pass counts the scores over four trials. Two of them are where the rank should be by the counts
-at both ends of the bracket, give or take what chance allows; one halves the bracket, and one halves
-the floats in it, so that no row takes more passes than a float has bits. Most take three.
+Each pass counts the scores over four trials. They are where the rank should be by the counts at both
+ends of the bracket, give or take what chance allows. After a pass that met with ties or a gap two of
+them are not: one halves the bracket, and one halves the floats in it. Most rows take three passes.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ import triton
 import triton.language as tl
 
 from .numbers import any_row, as_finite, between, float_after, float_before, middle_float
-from .passes import Source, over_rows, over_threads
+from .passes import over_rows
 
 #: Trials are so many standard deviations of a count from where it should be reached.
 MARGIN = tl.constexpr(1.2)
 #: And so many standard errors from a guess.
 ERRORS = tl.constexpr(2.5)
+#: The other two are so much nearer.
+NEARER = tl.constexpr(0.3)
 #: A pass that leaves more than this of the scores in the bracket has met with ties, or a gap.
 STALLED = tl.constexpr(0.75)
 #: From so many such passes on the scores next to the bracket's ends are asked for.
@@ -28,9 +30,6 @@ LONE = tl.constexpr(8.0)
 #: A soft root is near enough when the bracket is so many temperatures wide.
 NEAR = tl.constexpr(2.0)
 MOST_PASSES = tl.constexpr(96)
-#: Threads that hold so many scores keep what is left of them, when it is one for so many threads.
-MANY_SCORES = tl.constexpr(32)
-LANES_FOR_ONE = tl.constexpr(8)
 
 
 class Ranks(NamedTuple):
@@ -114,40 +113,44 @@ def _with_ends(ranks, first, last, rank, is_live, COMPUTE: tl.constexpr):
     return Ranks(left, right, above_left, above_right, ranks.is_found)
 
 
-class Search(NamedTuple):
-    """How far a search has come: where to look next, NaN for by the counts, and in which rows."""
-
-    aim_low: Any
-    aim_high: Any
-    stalls: Any  # passes in a row that left most scores where they were
-    is_going: Any
-    taken: Any  # passes
+@triton.jit
+def _with_gap(ranks, rank, is_free, COMPUTE: tl.constexpr):
+    """Where a boundary need be no score: the number after the left end, if that has the rank."""
+    is_hit = is_free & (ranks.above_left == rank)
+    right = tl.where(is_hit, float_after(ranks.left, COMPUTE), ranks.right)
+    above_right = tl.where(is_hit, rank - 1, ranks.above_right)
+    return Ranks(ranks.left, right, ranks.above_left, above_right, ranks.is_found)
 
 
 @triton.jit
-def _narrow(
+def search_rank(
     source,
     row,
     ranks,
-    search,
+    guess,
+    error,
     among,
-    base,
-    are_all,
-    enough,
+    is_live,
     crossings,
-    KIND: tl.constexpr,
+    FREE: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
-    """Passes until every row's score is found, or ``enough`` scores or fewer are left of each.
+    """Narrow ``ranks`` down to the score of rank k, rounded up, or to where a soft root is near.
 
-    Where ``source`` has only some of the scores there are ``base`` above those, and passes are
-    "few": they end if they are not all that any member should have (``are_all``).
+    ``guess`` is where to look first, with its standard error; NaN if there is none. ``among`` is a
+    number that is among the scores. FREE: any number will do that has k scores at or over it.
     """
     rank = tl.ceil(row.k).to(ranks.above_left.dtype)
-    aim_low, aim_high, stalls, is_going, taken = search
-    is_told = tl.zeros((), tl.int32) == 0
-    is_large = is_told
-    while any_row(is_going) & (taken < MOST_PASSES) & is_told & is_large:
+    is_asked = is_live
+    if FREE:
+        ranks = _with_gap(ranks, rank, is_live, COMPUTE)
+        is_live = is_live & (~_is_one(ranks.left, ranks.right, COMPUTE))
+    aim_low = guess - error * ERRORS
+    aim_high = guess + error * ERRORS
+    stalls = tl.zeros_like(guess)
+    is_going = is_live
+    taken = 0
+    while any_row(is_going) & (taken < MOST_PASSES):
         taken += 1
         count = ranks.above_left - ranks.above_right
         part = (ranks.above_left - rank + 0.5).to(COMPUTE) / count.to(COMPUTE)
@@ -158,36 +161,34 @@ def _narrow(
         high = between(left, ranks.right, tl.minimum(part + margin, 1.0))
         low = tl.where(aim_low == aim_low, aim_low, low)
         high = tl.where(aim_high == aim_high, aim_high, high)
+        inner = 0.5 * low + 0.5 * high
+        reach = (0.5 * high - 0.5 * low) * NEARER
         low = _inside(low, ranks.left, ranks.right, COMPUTE)
         high = _inside(high, ranks.left, ranks.right, COMPUTE)
         half = _inside(_half_way(left, ranks.right, among), ranks.left, ranks.right, COMPUTE)
         middle = middle_float(ranks.left, ranks.right, COMPUTE)
-        if KIND == "few":
-            found, crossings = over_rows(
-                source, (low, high, half, middle, are_all), crossings, KIND, COMPUTE
-            )
-        else:
-            found, crossings = over_rows(
-                source, (low, high, half, middle), crossings, KIND, COMPUTE
-            )
+        is_met = stalls > 0
+        half = tl.where(is_met, half, _inside(inner - reach, ranks.left, ranks.right, COMPUTE))
+        middle = tl.where(is_met, middle, _inside(inner + reach, ranks.left, ranks.right, COMPUTE))
+        found, crossings = over_rows(
+            source, (low, high, half, middle), crossings, "counts", COMPUTE
+        )
         above_low, above_high, above_half, above_middle = found
-        # NaN is no count: nothing below moves an end by it.
-        is_told = ~any_row(above_low != above_low)
-        is_live = is_going & is_told
-        ranks = with_trial(ranks, low, above_low.to(rank.dtype) + base, rank, is_live)
-        ranks = with_trial(ranks, high, above_high.to(rank.dtype) + base, rank, is_live)
-        ranks = with_trial(ranks, half, above_half.to(rank.dtype) + base, rank, is_live)
-        ranks = with_trial(ranks, middle, above_middle.to(rank.dtype) + base, rank, is_live)
+        ranks = with_trial(ranks, low, above_low.to(rank.dtype), rank, is_going)
+        ranks = with_trial(ranks, high, above_high.to(rank.dtype), rank, is_going)
+        ranks = with_trial(ranks, half, above_half.to(rank.dtype), rank, is_going)
+        ranks = with_trial(ranks, middle, above_middle.to(rank.dtype), rank, is_going)
+        if FREE:
+            ranks = _with_gap(ranks, rank, is_going, COMPUTE)
         left_over = ranks.above_left - ranks.above_right
         stalls = tl.where(left_over > count * STALLED, stalls + 1, 0.0)
-        aim_low = tl.zeros_like(aim_low) + float("nan")
+        aim_low = tl.zeros_like(guess) + float("nan")
         aim_high = aim_low
         is_near = (~row.is_hard) & (ranks.right - ranks.left <= row.t * NEAR)
         is_going = is_going & (~is_near)
         is_going = is_going & (~_is_one(ranks.left, ranks.right, COMPUTE))
-        is_large = any_row(is_going & (left_over > enough))
         is_asking = is_going & ((left_over <= 2) | (stalls >= MOST_STALLS))
-        if any_row(is_asking) & is_told & is_large:
+        if any_row(is_asking):
             ends, crossings = over_rows(
                 source, (ranks.left, ranks.right), crossings, "ends", COMPUTE
             )
@@ -197,52 +198,6 @@ def _narrow(
             aim_high = tl.where(is_asking, float_before(last, COMPUTE), aim_high)
             stalls = tl.where(is_asking, 0.0, stalls)
             is_going = is_going & (~_is_one(ranks.left, ranks.right, COMPUTE))
-    return ranks, Search(aim_low, aim_high, stalls, is_going, taken), crossings
-
-
-@triton.jit
-def _left_over(source, ranks, is_going, COMPUTE: tl.constexpr):
-    """The scores in the brackets, two of each thread at most, and whether those are all."""
-    count, first, last = over_threads(source, (ranks.left, ranks.right), "inner", COMPUTE)
-    nothing = float("-inf")
-    both = tl.join(tl.where(count > 1, first, nothing), tl.where(count > 0, last, nothing))
-    return both[None, :, :, :], (tl.max(count, 1) <= 2) | (~is_going)
-
-
-@triton.jit
-def search_rank(source, row, ranks, guess, error, among, is_live, crossings, COMPUTE: tl.constexpr):
-    """Narrow ``ranks`` down to the score of rank k, rounded up, or to where a soft root is near.
-
-    ``guess`` is where to look first, with its standard error; NaN if there is none. ``among`` is a
-    number that is among the scores. Threads that hold many scores keep what is left in the bracket
-    once it is little, and go on with that.
-    """
-    aim_low = guess - error * ERRORS
-    aim_high = guess + error * ERRORS
-    search = Search(aim_low, aim_high, tl.zeros_like(guess), is_live, tl.zeros((), tl.int32))
-    none = ranks.above_right * 0
-    every = row.t == row.t
-    if source.r is not None and source.PARTS * source.REPEATS * source.WIDTH >= MANY_SCORES:
-        enough = source.LANES // LANES_FOR_ONE
-        if source.team is not None:
-            enough = enough * source.team.chunks // 2
-        ranks, search, crossings = _narrow(
-            *(source, row, ranks, search, among, none, every, enough, crossings),
-            *("counts", COMPUTE),
-        )
-        if any_row(search.is_going):
-            r, are_all = _left_over(source, ranks, search.is_going, COMPUTE)
-            ranks, search, crossings = _narrow(
-                Source(
-                    *((r,), 0, source.call, source.outer, source.inner, source.team, 0, None),
-                    *(False, False, source.LARGEST, 1, 1, source.LANES, 2, source.CHUNK_LANES),
-                ),
-                *(row, ranks, search, among, ranks.above_right, are_all, -1, crossings),
-                *("few", COMPUTE),
-            )
-    ranks, _, crossings = _narrow(
-        *(source, row, ranks, search, among, none, every, -1, crossings), *("counts", COMPUTE)
-    )
-    is_found = is_live & _is_one(ranks.left, ranks.right, COMPUTE)
+    is_found = is_asked & _is_one(ranks.left, ranks.right, COMPUTE)
     left, right, above_left, above_right, _ = ranks
     return Ranks(left, right, above_left, above_right, is_found), crossings

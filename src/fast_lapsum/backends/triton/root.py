@@ -88,6 +88,7 @@ class Found(NamedTuple):
     step: Any
     lower: Any
     upper: Any
+    above: Any  # scores over the root
     is_direct: Any
 
 
@@ -215,6 +216,7 @@ def iterate(source, row, bracket, start, is_live, crossings, COMPUTE: tl.constex
     step = tl.zeros_like(b)
     lower = bracket.left
     upper = bracket.right
+    above = row.k * 0
     # Where to interpolate: from the nearest scores inside, not across the gaps at the ends.
     inner_left = bracket.left
     inner_right = bracket.right
@@ -271,6 +273,7 @@ def iterate(source, row, bracket, start, is_live, crossings, COMPUTE: tl.constex
         step = tl.where(is_going, next_step, step)
         lower = tl.where(is_going, next_lower, lower)
         upper = tl.where(is_going, next_upper, upper)
+        above = tl.where(is_going, not_below.to(tl.float64), above)
         is_going = is_going & (~is_root)
         if any_row(is_going):
             ahead = b + next_step
@@ -289,7 +292,7 @@ def iterate(source, row, bracket, start, is_live, crossings, COMPUTE: tl.constex
             is_inside = (bracket.left < ahead) & (ahead < bracket.right)
             ahead = tl.where(is_inside, ahead, middle)
             b = tl.where(is_going, as_finite(ahead, COMPUTE), b)
-    return Found(is_found, b, step, lower, upper, is_direct), crossings
+    return Found(is_found, b, step, lower, upper, above, is_direct), crossings
 
 
 @triton.jit

@@ -106,7 +106,7 @@ def _roots(source, origin, wanted, slack, t, is_hard, found, is_live, COMPUTE: t
         if any_row(is_sought):
             aim, error, among = guess
             ranks, _ = search_rank(
-                source, row, ranks, aim, error, among + 0 * aim, is_sought, nobody, COMPUTE
+                source, row, ranks, aim, error, among + 0 * aim, is_sought, nobody, False, COMPUTE
             )
             b = tl.where(is_sought, near_rank(ranks), b)
         is_soft = is_open & (~row.is_hard)

@@ -177,14 +177,14 @@ def write_rows(
     if OUTPUT == "hard":
         hi = read_note(team.words, 3, CHUNK_LANES).to(COMPUTE)
         lo = read_note(team.words, 4, CHUNK_LANES).to(COMPUTE)
-        pair = Pair(hi, lo, 0 * k, hi, none != 0, none)
+        pair = Pair(hi, lo, 0 * k, hi, hi, none != 0, none)
         cut = read_note(team.words, 5, CHUNK_LANES).to(tl.int64)
     else:
         is_spent = none != 0
         if OUTPUT == "log":
             is_spent = read_note(team.words, 3, CHUNK_LANES) != 0
         hi, lo = tl.load(threshold + 2 * row), tl.load(threshold + 2 * row + 1)
-        pair = Pair(hi, lo, 0 * k, hi, is_spent, none)
+        pair = Pair(hi, lo, 0 * k, hi, hi, is_spent, none)
     write_row(
         Source(
             *(None, 0, call, outer, inner, team, length, None),

@@ -43,8 +43,8 @@ class Guess(NamedTuple):
 class Pair(NamedTuple):
     """Threshold pairs, and in the hard limit how many scores are above the boundary.
 
-    Of a soft row that cheap looks have solved ``above`` and ``tails`` are N> and S<= + S> at hi;
-    else there are no tails.
+    Of a soft row ``above`` is N> at the number ``at``, and ``tails`` is S<= + S> near there; where
+    nothing is known of that there are no tails.
     ``is_spent``: +inf scores take all of the budget, and finite ones nothing.
     Of the scores in a band: whether the root is below it (-1), above it (1) or was not found (2).
     """
@@ -52,6 +52,7 @@ class Pair(NamedTuple):
     hi: Any
     lo: Any
     above: Any
+    at: Any
     tails: Any
     is_spent: Any
     missed: Any
@@ -200,6 +201,7 @@ def solve(source, survey, k, t, is_hard, guess, look, crossings, COMPUTE: tl.con
     lowest = survey.lowest
     highest = survey.highest
     hi, lo, above, is_answered, takes_none, is_live = corners(survey, k, t, is_hard, COMPUTE)
+    at = hi
     tails = 0 * hi
     missed = tl.zeros_like(lowest).to(tl.int32)
     if any_row(is_live):
@@ -247,6 +249,7 @@ def solve(source, survey, k, t, is_hard, guess, look, crossings, COMPUTE: tl.con
         hi = tl.where(is_live, trial.b, hi)
         lo = tl.where(is_live, trial.step, lo)
         above = tl.where(is_live & trial.is_exact, trial.above, above)
+        at = tl.where(is_live, trial.b, at)
         tails = tl.where(is_live & trial.is_exact, trial.tails, tails)
         is_open = is_live & (~trial.is_exact)
         if any_row(is_open):
@@ -254,7 +257,7 @@ def solve(source, survey, k, t, is_hard, guess, look, crossings, COMPUTE: tl.con
             is_sought = is_open & trial.is_far & has_rank(ranks, row)
             if any_row(is_sought):
                 ranks, crossings = search_rank(
-                    source, row, ranks, aim, error, among, is_sought, crossings, COMPUTE
+                    source, row, ranks, aim, error, among, is_sought, crossings, False, COMPUTE
                 )
                 start = tl.where(is_sought, near_rank(ranks), start)
                 is_ranked = is_sought & is_hard
@@ -268,10 +271,15 @@ def solve(source, survey, k, t, is_hard, guess, look, crossings, COMPUTE: tl.con
                 soft_hi, soft_lo, crossings = finish(
                     source, row, found, is_soft, crossings, COMPUTE
                 )
+                # No score lies between the next one below the root and the root itself.
+                is_next = is_soft & found.is_found & (found.lower > float("-inf"))
+                above = tl.where(is_next, found.above, above)
+                at = tl.where(is_next, found.lower, at)
+                tails = tl.where(is_next, tl.maximum(trial.tails, 1.0), tails)
                 hi = tl.where(is_soft, soft_hi, hi)
                 lo = tl.where(is_soft, soft_lo, lo)
             missed = tl.where(is_open & (hi != hi), 2, missed)
     nothing = float("nan")
     hi = tl.where(is_answered, hi, nothing)
     lo = tl.where(is_answered, lo, nothing)
-    return Pair(hi, lo, above, tails, takes_none, missed), crossings
+    return Pair(hi, lo, above, at, tails, takes_none, missed), crossings
