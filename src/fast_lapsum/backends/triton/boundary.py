@@ -14,6 +14,10 @@ from .rank import Ranks, has_rank, search_rank, with_trial
 from .root import Row
 from .solve import Pair, corners, ranks_in_band, tie_share
 
+#: How far the boundary may be, in temperatures, where all scores are on one side of the threshold.
+UNEVEN = tl.constexpr(16.0)
+
+
 @triton.jit
 def find_boundary(source, survey, k, t, soft, guess, crossings, COMPUTE: tl.constexpr):
     """The :class:`Pair` of hard masks, NaN for rows without an answer.
@@ -49,9 +53,12 @@ def find_boundary(source, survey, k, t, soft, guess, crossings, COMPUTE: tl.cons
         excess = (known - rank).to(COMPUTE) + 0.5
         tails = tl.maximum(soft.tails, 0.5)
         per_score = 2 * t.to(COMPUTE) / tails
-        error = (1 + tl.sqrt(tl.abs(excess)) + tl.abs(excess) / tl.sqrt(tails)) * per_score
-        aim = tl.where(is_known, soft.at + excess * per_score, guess.b)
-        error = tl.where(is_known, error, guess.error)
+        # Chance, and how much denser scores may be there: the more, the less they are on one side.
+        part = excess / tails
+        error = (1 + tl.sqrt(tl.abs(excess))) * per_score + part * part * t.to(COMPUTE) * UNEVEN
+        is_nearer = is_known & (~(guess.error < error))
+        aim = tl.where(is_nearer, soft.at + excess * per_score, guess.b)
+        error = tl.where(is_nearer, error, guess.error)
         among = tl.where(is_known, soft.at, guess.among)
         ranks, crossings = search_rank(
             source, row, ranks, aim, error, among, is_live, crossings, True, COMPUTE

@@ -57,9 +57,7 @@ def _solve_band(
                 )
             if source.team is not None:
                 if any_row(written.missed == 0):
-                    cut, crossings = find_cut(
-                        lists, source, written, k, t, crossings, COMPUTE
-                    )
+                    cut, crossings = find_cut(lists, source, written, k, t, crossings, COMPUTE)
     else:
         written = pair
     return pair, written, cut, crossings

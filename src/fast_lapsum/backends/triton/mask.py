@@ -10,8 +10,8 @@ from .views import across
 
 
 @triton.jit
-def _soft_mask(r, hi, lo, inverse):
-    """p = sigma((r - hi - lo) / t).
+def soft_tails(r, hi, lo, inverse):
+    """Which scores are over the threshold, and e^-|u| / 2, which is p or what is missing from 1.
 
     The exponential is taken at hi, where the solver took it, and carried over to b by one factor:
     rounding in v is then the same in both, and the mass stays k also where |v| is large. A b far
@@ -26,7 +26,13 @@ def _soft_mask(r, hi, lo, inverse):
     is_above = from_hi > across(lo)
     v = (from_hi - across(taken_off)) * across(inverse)
     factor = tl.where(is_above, across(factor_above), across(factor_below))
-    e = tl.exp2(tl.where(is_above, -v, v)) * factor
+    return is_above, tl.exp2(tl.where(is_above, -v, v)) * factor
+
+
+@triton.jit
+def _soft_mask(r, hi, lo, inverse):
+    """p = sigma((r - hi - lo) / t)."""
+    is_above, e = soft_tails(r, hi, lo, inverse)
     return tl.where(is_above, 1 - e, e)
 
 

@@ -1,8 +1,8 @@
 """The score of a rank, by counts: what the hard limit asks for, and what a root is near to.
 
-Each pass counts the scores over four trials. They are where the rank should be by the counts at both
-ends of the bracket, give or take what chance allows. After a pass that met with ties or a gap two of
-them are not: one halves the bracket, and one halves the floats in it. Most rows take three passes.
+Each pass counts the scores over four trials, where the rank should be by the counts at both ends of
+the bracket, give or take what chance allows. After one that met with ties or a gap, two
+of the next are elsewhere: half-way, and half-way in the order of floats. Most rows take three.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .mask import any_mask, running_sums
-from .numbers import any_row
+from .mask import any_mask, is_in_limit, running_sums, soft_tails
+from .numbers import any_row, exponent_scale
 from .views import (
     across,
     budget_of,
@@ -26,6 +26,10 @@ from .views import (
     temperature_of,
 )
 
+#: By how much of e^-|u| / 2 a score's p is raised where scores are drawn: more than a sum in the
+#: solver is off by, and much more, should that not do.
+RAISED_LITTLE = tl.constexpr(2.0**-18)
+RAISED_MORE = tl.constexpr(2.0**-9)
 #: Places that are filled at a time where a row has fewer scores than asked for.
 FILLED = tl.constexpr(512)
 
@@ -138,13 +142,23 @@ def place_chosen(
 
 
 @triton.jit
-def _ticks(r, hi, lo, t, inside, DIGITS: tl.constexpr, COMPUTE: tl.constexpr):
-    """p as a whole number out of 2^DIGITS, and what is missing from all where there is some."""
-    p = any_mask(r, hi, lo, t, COMPUTE).to(tl.float64)
+def _ticks(r, hi, lo, t, inside, RAISED: tl.constexpr, DIGITS: tl.constexpr, COMPUTE: tl.constexpr):
+    """p as a whole number out of 2^DIGITS, RAISED by that part of what it can be raised by.
+
+    What is missing from 1 is rounded, not p: it may be much smaller than p's last digit.
+    """
+    is_limit = is_in_limit(hi, t, COMPUTE)
+    inverse = exponent_scale(tl.where(is_limit, 1.0, t), COMPUTE)
+    is_above, e = soft_tails(r, hi, lo, inverse)
+    is_above = tl.where(across(is_limit), r > across(hi), is_above)
+    share = tl.where(r == across(hi), across(tl.minimum(lo, 1.0)), 0.0)
+    e = tl.where(across(is_limit), tl.where(is_above, 0.0, share), e)
+    e = tl.where(r == float("-inf"), 0.0, e)
+    e = e.to(tl.float64) * tl.where(is_above, 1 - RAISED, 1 + RAISED)
     one = tl.full((), 1 << DIGITS, tl.int64)
-    ticks = tl.where(inside & (p == p), p * one.to(tl.float64) + 0.5, 0.0).to(tl.int64)
-    ticks = tl.minimum(ticks, one)
-    return ticks, tl.where(ticks > 0, one - ticks, 0)
+    ticks = tl.where(e == e, e * one.to(tl.float64) + 0.5, 0.0).to(tl.int64)
+    ticks = tl.minimum(tl.where(is_above, one - ticks, ticks), one)
+    return tl.where(inside & across(hi == hi), ticks, 0)
 
 
 @triton.jit(do_not_specialize=["row_count", "chunks"])
@@ -162,40 +176,63 @@ def sum_ticks(
     DIGITS: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
-    """What the ticks of each chunk add up to, and what is missing; those of all rows follow."""
+    """What the ticks of each chunk add up to, raised a little; those raised more follow."""
     row, outer, inner, chunk, first, last = _span(call, chunks, length, row_count, 1)
     t = temperature_of(call, outer, inner)
     hi, lo = tl.load(threshold + 2 * row), tl.load(threshold + 2 * row + 1)
-    total = tl.zeros((1,), tl.int64)
-    room = total
+    total, more = _sum_ticks(
+        *(call, outer, inner, hi, lo, t, first, last),
+        *(LARGEST, REPEATS, LANES, WIDTH, DIGITS, COMPUTE),
+    )
+    tl.store(sums + row * chunks + chunk, total)
+    tl.store(sums + (row_count + row) * chunks + chunk, more)
+
+
+@triton.jit
+def _sum_ticks(
+    call,
+    outer,
+    inner,
+    hi,
+    lo,
+    t,
+    first,
+    last,
+    LARGEST: tl.constexpr,
+    REPEATS: tl.constexpr,
+    LANES: tl.constexpr,
+    WIDTH: tl.constexpr,
+    DIGITS: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    """Both sums of ticks of some scores."""
+    ROWS: tl.constexpr = hi.shape[0]
+    total = tl.zeros((ROWS, LANES), tl.int64)
+    more = total
     BLOCK: tl.constexpr = REPEATS * LANES * WIDTH
     for part in range((last - first + (BLOCK - 1)) // BLOCK):
         index = part_indices(first, part, REPEATS, LANES, WIDTH)
         inside = exist(index, call.n, WIDTH)
         r = load_scores(call, outer, inner, index, inside, LARGEST, WIDTH, COMPUTE)
-        ticks, missing = _ticks(r, hi, lo, t, inside, DIGITS, COMPUTE)
-        total += _of_rows(ticks)
-        room += _of_rows(missing)
-    tl.store(sums + row * chunks + chunk, total)
-    tl.store(sums + (row_count + row) * chunks + chunk, room)
+        ticks = _ticks(r, hi, lo, t, inside, RAISED_LITTLE, DIGITS, COMPUTE)
+        total += tl.sum(tl.sum(ticks, 3), 0)
+        ticks = _ticks(r, hi, lo, t, inside, RAISED_MORE, DIGITS, COMPUTE)
+        more += tl.sum(tl.sum(ticks, 3), 0)
+    return tl.sum(total, 1), tl.sum(more, 1)
 
 
 @triton.jit
-def _passed(x, g, total, room, excess, start, DIGITS: tl.constexpr):
-    """How many of start, start + 1, ... a running sum x has passed, in ticks.
+def _is_drawn(x, ticks, start, step, per_step, k):
+    """Whether one of start, start + step, ..., k of them, is among a score's ticks, which end at x.
 
-    All ticks may add up to a little more or less than the budget. What is too much is taken off in
-    proportion to x, and what is missing is added in proportion to what scores are short of one, g:
-    then no score is worth more than one, and the last sum is the budget itself.
+    The last of them before x is found by a quotient that may be off by one.
     """
-    is_over = excess >= 0
-    size = tl.abs(excess)
-    whole = tl.where(is_over, total, room)
-    base = tl.where(is_over, x, g)
-    part = base.to(tl.float64) * (size.to(tl.float64) / tl.maximum(whole, 1).to(tl.float64))
-    moved = tl.where(base >= whole, size, tl.minimum(part.to(tl.int64), size))
-    moved = x - tl.where(is_over, moved, -moved)
-    return (moved - start - 1 + tl.full((), 1 << DIGITS, tl.int64)) >> DIGITS
+    last = x - 1 - start
+    number = tl.minimum((last.to(tl.float64) * per_step).to(tl.int64), k - 1)
+    passed = last - number * step
+    passed = tl.where(passed < 0, passed + step, passed)
+    passed = tl.where((passed >= step) & (number < k - 1), passed - step, passed)
+    return (last >= 0) & (passed < ticks)
 
 
 @triton.jit(do_not_specialize=["row_count", "chunks"])
@@ -217,45 +254,50 @@ def draw_rows(
     DIGITS: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
-    """Random masks of exactly k ones: score i is one with probability p_i (systematic sampling)."""
+    """Random masks of exactly k ones: score i is one with probability p_i (systematic sampling).
+
+    Whole numbers make k exact. The ticks of all scores add up to k of 2^DIGITS or a little more, as
+    p is raised by so little that no number of draws would show it; so k numbers that are 2^DIGITS
+    or more apart are all among them, and no score, which has 2^DIGITS at most, has two.
+    """
     row, outer, inner, chunk, first, last = _span(call, chunks, length, row_count, ROWS)
     is_row = row < row_count
     t = temperature_of(call, outer, inner)
-    k = budget_of(call, outer, inner)
+    budget = budget_of(call, outer, inner)
     pair = threshold + 2 * tl.minimum(row, row_count - 1)
     hi, lo = tl.load(pair), tl.load(pair + 1)
-    one = tl.full((), 1 << DIGITS, tl.int64)
-    start = tl.load(row_start(starts, outer, inner)).to(tl.float64) * one.to(tl.float64)
-    start = tl.minimum(start.to(tl.int64), one - 1)
-    BLOCK: tl.constexpr = REPEATS * LANES * WIDTH
-    parts = (last - first + (BLOCK - 1)) // BLOCK
     before = tl.zeros((ROWS,), tl.int64)
-    before_room = before
-    total = before
-    room = before
+    before_more = before
     if sums is not None:
         before, total = _before(sums, row, chunk, chunks, CHUNK_LANES)
-        before_room, room = _before(sums + row_count * chunks, row, chunk, chunks, CHUNK_LANES)
+        before_more, more = _before(sums + row_count * chunks, row, chunk, chunks, CHUNK_LANES)
     else:
-        for part in range(parts):
-            index = part_indices(first, part, REPEATS, LANES, WIDTH)
-            inside = exist(index, call.n, WIDTH)
-            r = load_scores(call, outer, inner, index, inside, LARGEST, WIDTH, COMPUTE)
-            ticks, missing = _ticks(r, hi, lo, t, inside, DIGITS, COMPUTE)
-            total += _of_rows(ticks)
-            room += _of_rows(missing)
-    is_answered = (hi == hi) & (k == tl.floor(k))
-    excess = total - tl.where(is_answered, k, 0.0).to(tl.int64) * one
-    for part in range(parts):
+        total, more = _sum_ticks(
+            *(call, outer, inner, hi, lo, t, first, last),
+            *(LARGEST, REPEATS, LANES, WIDTH, DIGITS, COMPUTE),
+        )
+    is_answered = (hi == hi) & (budget == tl.floor(budget))
+    k = tl.where(is_answered, budget, 0.0).to(tl.int64)
+    one = tl.full((), 1 << DIGITS, tl.int64)
+    is_short = total < k * one  # by what sums in the solver were rounded
+    total = tl.where(is_short, more, total)
+    before = tl.where(is_short, before_more, before)
+    step = tl.maximum(total // tl.maximum(k, 1), 1)
+    per_step = 1 / step.to(tl.float64)
+    start = tl.load(row_start(starts, outer, inner)).to(tl.float64) * step.to(tl.float64)
+    start = tl.minimum(start.to(tl.int64), step - 1)
+    given = (across(start), across(step), across(per_step), across(k))
+    BLOCK: tl.constexpr = REPEATS * LANES * WIDTH
+    for part in range((last - first + (BLOCK - 1)) // BLOCK):
         index = part_indices(first, part, REPEATS, LANES, WIDTH)
         inside = exist(index, call.n, WIDTH)
         r = load_scores(call, outer, inner, index, inside, LARGEST, WIDTH, COMPUTE)
-        ticks, missing = _ticks(r, hi, lo, t, inside, DIGITS, COMPUTE)
+        ticks = _ticks(r, hi, lo, t, inside, RAISED_LITTLE, DIGITS, COMPUTE)
+        if any_row(is_short):
+            raised = _ticks(r, hi, lo, t, inside, RAISED_MORE, DIGITS, COMPUTE)
+            ticks = tl.where(across(is_short), raised, ticks)
         x = across(before) + running_sums(ticks)
-        g = across(before_room) + running_sums(missing)
-        given = (across(total), across(room), across(excess), across(start))
-        passed = _passed(x, g, *given, DIGITS) - _passed(x - ticks, g - missing, *given, DIGITS)
-        drawn = tl.where(across(is_answered), passed.to(COMPUTE), float("nan"))
+        is_drawn = _is_drawn(x, ticks, *given) & across(k > 0)
+        drawn = tl.where(across(is_answered), is_drawn.to(COMPUTE), float("nan"))
         store_values(out, outer, inner, index, inside & across(is_row), drawn, WIDTH)
         before += _of_rows(ticks)
-        before_room += _of_rows(missing)

@@ -16,6 +16,9 @@ from .launch import _along, _fitting, _rows, _width, forward, split_float64
 from .selection import count_chosen, draw_rows, place_chosen, sum_ticks
 from .views import Call, Numbers
 
+for _kernel in (count_chosen, draw_rows, place_chosen, sum_ticks):  # see steps.py
+    getattr(_kernel, "cache_key", None)
+
 #: Digits of p as a whole number, and of a row's sum of them.
 DIGITS, DIGITS_OF_SUM = 40, 62
 #: Scores that a thread of a long row takes at a time, and its threads.
@@ -84,7 +87,10 @@ def sample(
     """Random masks of exactly k ones, for a ``start`` of each row."""
     n = scores.shape[-1]
     given = (budget, budget_number, temperature, temperature_number, mask, None, largest)
-    out, threshold = forward(scores, *given, "mask", out_dtype)
+    # Rows that a program holds need no mask; for longer ones its memory is where lists lie.
+    is_held = n <= longest_block(compute_dtype(scores.dtype).itemsize)
+    out, threshold = forward(scores, *given, "threshold" if is_held else "mask", out_dtype)
+    out = torch.empty_like(scores, dtype=out_dtype) if is_held else out
     if not out.numel():
         return out
     numbers, temperature = _numbers(scores, budget_number, temperature, temperature_number)

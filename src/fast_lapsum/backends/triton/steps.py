@@ -28,6 +28,15 @@ from .shared_rows import gather_rows, place_rows, solve_rows, write_rows
 from .team import LINES
 from .team_rows import guess_rows, team_forward
 
+_KERNELS = (
+    *(gather_rows, guess_rows, long_forward, place_rows, scores_backward, solve_rows),
+    *(sums_backward, team_forward, tile_backward, tile_forward, write_rows),
+)
+# A kernel's key in Triton's cache on disk depends on which kernels were asked for theirs before.
+# In the same order always, a kernel that another process compiled is found.
+for _kernel in _KERNELS:
+    getattr(_kernel, "cache_key", None)
+
 
 class Step(NamedTuple):
     """One launch."""

@@ -114,9 +114,7 @@ def _solve_row(
     if OUTPUT == "hard":
         if any_row(~is_hard):
             near = _read_guess(source.team.words, 2, source.CHUNK_LANES, COMPUTE)
-            written, crossings = find_boundary(
-                source, survey, k, t, pair, near, crossings, COMPUTE
-            )
+            written, crossings = find_boundary(source, survey, k, t, pair, near, crossings, COMPUTE)
         cut, crossings = find_cut(source, again, written, k, t, crossings, COMPUTE)
     if OUTPUT != "threshold":
         if source.r is None:
