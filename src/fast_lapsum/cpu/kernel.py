@@ -179,7 +179,7 @@ def as_double(values: Tensor | None) -> Tensor | None:
 def flags_of(
     largest: bool, output: str = "mask", most_passes: int = MAX_PASSES
 ) -> tuple[int, int, int, int]:
-    """The flags of a call record; how many of the threads a call is worth is the kernel's matter."""
+    """The flags of a call record; the kernel decides how many threads a call is worth."""
     return largest, _OUTPUT[output], torch.get_num_threads(), most_passes
 
 

@@ -24,7 +24,7 @@ int64_t now() { return nanoseconds(CLOCK_MONOTONIC); }
 // interrupted, some milliseconds. Work of less than that is then better done alone for a while.
 class Lateness {
    public:
-    // What came to an end just now has taken so long, of which a thread has worked so long.
+    // What came to an end just now has taken so long, and no thread has worked longer than that.
     void tell(int64_t taken, int64_t worked) {
         constexpr int64_t kLate = 500'000, kParts = 4, kWhile = 32;
         if (taken > kLate && taken > kParts * worked) until_.store(now() + kWhile * taken);
@@ -46,9 +46,10 @@ void for_each(int64_t count, int threads, int64_t share, Body body) {
     if (threads > 1) {
         bool out_of_memory = false;
         const int64_t begun = now();
-        int64_t worked = -nanoseconds(CLOCK_THREAD_CPUTIME_ID);
-#pragma omp parallel num_threads(threads)
+        int64_t worked = 0;
+#pragma omp parallel num_threads(threads) reduction(max : worked)
         {
+            const int64_t awake = nanoseconds(CLOCK_THREAD_CPUTIME_ID);
 #pragma omp for schedule(dynamic, share) nowait
             for (int64_t i = 0; i < count; ++i) {
                 try {
@@ -58,8 +59,7 @@ void for_each(int64_t count, int threads, int64_t share, Body body) {
                     out_of_memory = true;
                 }
             }
-#pragma omp master
-            worked += nanoseconds(CLOCK_THREAD_CPUTIME_ID);
+            worked = nanoseconds(CLOCK_THREAD_CPUTIME_ID) - awake;
         }
         g_lateness.tell(now() - begun, worked);
         if (out_of_memory) throw std::bad_alloc();
