@@ -15,9 +15,10 @@ constexpr int64_t kRowPrice = 16;
 constexpr int64_t kHaste = 8 * kParallelScores;  // calls of fewer scores do not wait for late threads
 
 bool is_worth_threads(const Call& call, Worth enough) {
-    const int64_t rows = call.outer * call.inner;
-    if (call.threads == 1 || rows * (call.n + kRowPrice) < enough) return false;
-    return rows * call.n >= kHaste || g_lateness.is_over();
+    const int64_t rows = call.outer * call.inner, scores = rows * call.n;
+    if (call.threads == 1 || scores + rows * kRowPrice < enough) return false;
+    if (g_is_forked && scores < kParallelScores) return false;
+    return scores >= kHaste || g_lateness.is_over();
 }
 
 // Whether `parts` of a call are worked on side by side, else one after the other with all threads

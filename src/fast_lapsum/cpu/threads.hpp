@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <pthread.h>
 #include <time.h>
 
 #include <atomic>
@@ -36,6 +37,13 @@ class Lateness {
 };
 
 Lateness g_lateness;
+
+// The runtime's threads are not there in a forked process, and what they are to share waits for
+// ever, torch's functions as well. Torch's own workers therefore ask for one thread.
+bool g_is_forked = false;
+#ifdef _OPENMP
+const int g_fork_is_told = pthread_atfork(nullptr, nullptr, [] { g_is_forked = true; });
+#endif
 
 // body(0) ... body(count - 1), `share` at a time on each of several threads. One thread enters no
 // parallel region, which would cost more than a short row. An exception must not leave a region.
