@@ -152,6 +152,26 @@ def timings_record(**more: Any) -> dict[str, Any]:
     return {"benchmark": "gpu", "environment": ENVIRONMENT, "cases": cases, **more}
 
 
+def functions_record(device: str = "cuda", **more: Any) -> dict[str, Any]:
+    """One shape with a limit that holds and one that does not, and one that did not fit."""
+    line = {"call": "log", "at_most": "1.3 x mask", "measured": 2.4e-5, "base": 2e-5, "met": True}
+    missed = {**line, "call": "select", "at_most": "1 x torch.topk", "met": False}
+    unknown = {"call": "hard", "at_most": "28 us", "measured": None, "base": None, "met": None}
+    timings = {name: timing(x) for name, x in (("mask", 2e-5), ("log", 2.4e-5), ("select", 7e-5))}
+    return {
+        "benchmark": "functions",
+        "quick": False,
+        "compared": "p50",
+        "environment": ENVIRONMENT,
+        "sources": {"kind": "functions", "device": device, "hash": "0" * 16},
+        "cases": [
+            {"case": "16 x 64, k = 6", "lines": [line, missed], "timings": timings},
+            {"case": "1e9, k = 9", "lines": [unknown], "skipped": "needs 90 GiB"},
+        ],
+        **more,
+    }
+
+
 VARIANTS = {
     "bisection": 1.6e-6,
     "scan": 8e-8,

@@ -12,9 +12,10 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from fast_lapsum import cli
-from fast_lapsum.bench import function_calls, function_commands, functions, sources
+from fast_lapsum.bench import function_calls, function_commands, functions, sources, stale
 from fast_lapsum.bench.functions import FunctionCase, Limit
 from fast_lapsum.bench.parity import ParityError
+from fast_lapsum.bench.results import write_json
 
 CPU = torch.device("cpu")
 
@@ -116,3 +117,22 @@ def test_the_command_prints_limits_and_writes_a_file(tmp_path: Path) -> None:
     with console.capture() as capture:
         console.print(function_commands.limits_table(record))
     assert "mask of the transposed" in capture.get()
+
+
+def test_its_file_is_known_to_stale_and_to_the_report(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="the page needs the extra [bench]")
+    path = tmp_path / "results" / "cpu" / "functions.json"
+    write_json(path, run())
+    (entry,) = stale.find(tmp_path)
+    assert (entry.kind, entry.state) == ("functions", sources.CURRENT)
+    out = tmp_path / "out"
+    done = CliRunner().invoke(cli.app, ["report", str(tmp_path / "results"), "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    page = (out / "index.html").read_text(encoding="utf-8")
+    assert "State of the file: current" in page
+    for name in function_calls.CALLS:
+        assert f"<td>{name}</td>" in page
+    record = json.loads(path.read_text())
+    record["sources"]["hash"] = "0" * 16
+    write_json(path, record)
+    assert stale.find(tmp_path)[0].state == sources.STALE

@@ -113,7 +113,14 @@ def test_bits_do_not_depend_on_the_dimension(n: int, k: float, dtype: torch.dtyp
 
 
 @pytest.mark.parametrize("dtype", FULL_DTYPES, ids=str)
-@pytest.mark.parametrize(("shape", "k"), [((1, 300_001), 900), ((700, 200), 50), ((70, 2000), 90)])
+@pytest.mark.parametrize(
+    ("shape", "k"),
+    [
+        *(((1, 300_001), 900), ((700, 200), 50), ((70, 2000), 90)),
+        # Tiles of a little work, and fewer rows than are many.
+        *(((600, 197), 50), ((5, 30_000), 90)),
+    ],
+)
 def test_bits_do_not_depend_on_the_number_of_threads(
     shape: tuple[int, int], k: float, dtype: torch.dtype
 ) -> None:

@@ -14,9 +14,18 @@ from typer.testing import CliRunner
 
 from fast_lapsum.bench.experiments import EXPERIMENTS
 from fast_lapsum.bench.records import ResultsError
+from fast_lapsum.bench.report.function_table import function_table
 from fast_lapsum.bench.report.load import SHAPES, load
 from fast_lapsum.cli import app
-from report_examples import method_rows, ok, record, timings_record, write, write_all
+from report_examples import (
+    functions_record,
+    method_rows,
+    ok,
+    record,
+    timings_record,
+    write,
+    write_all,
+)
 
 pytest.importorskip("matplotlib", reason="the report needs the extra [bench]")
 
@@ -125,6 +134,50 @@ def test_the_copy_rate_of_other_hardware_is_not_used(tmp_path: Path) -> None:
     assert rates == {"Example H200": None, "Another GPU": 2e12}
 
 
+def test_functions_are_a_table_of_their_device(tmp_path: Path) -> None:
+    write(tmp_path / "cuda" / "large-n.json", record("large-n", LARGE_N))
+    write(tmp_path / "cuda" / "functions.json", functions_record())
+    (device,) = load([tmp_path])
+    assert device.functions == functions_record()
+    assert list(device.records) == ["large-n"]
+    done = CliRunner().invoke(app, ["report", str(tmp_path), "--out", str(tmp_path / "out")])
+    assert done.exit_code == 0, done.output
+    page = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+    assert 'id="cuda-functions"' in page
+    assert 'href="#cuda-functions"' in page
+    assert "1 of 3 limits hold, 1 does not, 1 was not measured" in page
+    assert "State of the file: stale" in page
+    assert "needs 90 GiB" in page
+
+
+def test_a_line_for_every_function_and_limit() -> None:
+    table = function_table(functions_record())
+    rows = list(zip(*(column.cells for column in table.columns), strict=True))
+    assert rows == [
+        ("16 x 64, k = 6", "mask", "20 us", "", "", ""),
+        ("16 x 64, k = 6", "log", "24 us", "1.20x", "1.3 x mask", "holds"),
+        ("16 x 64, k = 6", "select", "70 us", "3.50x", "1 x torch.topk", "misses"),
+        ("1e9, k = 9", "hard", "", "", "28 us", "needs 90 GiB"),
+    ]
+
+
+def test_functions_alone_are_a_report(tmp_path: Path) -> None:
+    path = write(tmp_path / "functions.json", functions_record("cpu", quick=True))
+    out = tmp_path / "out"
+    done = CliRunner().invoke(app, ["report", str(path), "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    page = (out / "index.html").read_text(encoding="utf-8")
+    assert "Example CPU" in page
+    assert "A quick run" in page
+
+
+def test_two_files_of_functions_in_one_folder_are_refused(tmp_path: Path) -> None:
+    for name in ("functions", "functions-old"):
+        write(tmp_path / "cuda" / f"{name}.json", functions_record())
+    with pytest.raises(ResultsError, match="second file of functions"):
+        load([tmp_path])
+
+
 def _damaged(**changes: Any) -> dict[str, Any]:
     return {**record("large-n", json.loads(json.dumps(LARGE_N))), **changes}
 
@@ -147,6 +200,10 @@ def _with_row(**changes: Any) -> dict[str, Any]:
         (json.dumps(_with_row(key={"solver": None, "n": 1})), "key.solver is None"),
         (json.dumps(_with_row(values={"seconds": 3, "relative_error": 0})), "values.seconds is 3"),
         (json.dumps({"benchmark": "gpu", "environment": {}, "cases": [{}]}), "cases[0]"),
+        (json.dumps(functions_record(sources=None)), "which device"),
+        (json.dumps(functions_record(compared="p30")), "'p30'"),
+        (json.dumps(functions_record(cases=[{"case": "a", "lines": [{"met": 2}]}])), "bad one"),
+        (json.dumps(functions_record(cases=[{"case": "a"}])), "no limits"),
     ],
 )
 def test_a_damaged_or_foreign_file_is_named_and_nothing_is_written(

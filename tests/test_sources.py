@@ -70,6 +70,14 @@ def test_the_second_gpu_is_a_gpu() -> None:
         ("bench/cliff_timing.py", "cliffs", "cuda", True),
         ("bench/cliff_tables.py", "cliffs", "cuda", False),
         ("backends/triton/solve.py", "cliffs", "cuda", True),
+        ("bench/functions.py", "functions", "cuda", True),
+        ("bench/function_calls.py", "functions", "cpu", True),
+        ("bench/function_commands.py", "functions", "cpu", False),
+        ("bench/report/function_table.py", "functions", "cpu", False),
+        ("_selection_ops.py", "functions", "cuda", True),
+        ("cpu/each_row.hpp", "functions", "cpu", True),
+        ("cpu/each_row.hpp", "functions", "cuda", False),
+        ("backends/triton/selection.py", "functions", "cuda", True),
         ("backends/triton/solve.py", "attack", "cuda", True),
         ("backends/triton/solve.py", "cpu", "cpu", False),
         ("backends/triton/loader.py", "coder-report", "cpu", False),
@@ -274,7 +282,8 @@ def old_results(tmp_path: Path) -> Path:
     for path in RESULTS.rglob("*.json"):
         record = json.loads(path.read_text())
         kind = record.get("sources", {}).get("kind")
-        if kind in ("cliffs", "hunt", "coder-drawn", "coder-hostile", "coder-threads"):
+        later = ("cliffs", "functions", "hunt", "coder-drawn", "coder-hostile", "coder-threads")
+        if kind in later:
             continue
         record.pop("sources", None)
         target = tmp_path / path.relative_to(RESULTS)

@@ -20,8 +20,6 @@ _CALL = struct.Struct("=10q28q2d4q")
 _OUTPUT = {"mask": 0, "hard": 1, "log": 2, "threshold": 3}
 _NO_TENSOR = (0, 0, 0, 0)
 _NO_TENSORS = 5 * _NO_TENSOR
-#: kParallelScores of rows.hpp.
-_PARALLEL_SCORES = 128 * 1024
 #: kBandFrom of sampled_band.hpp: shorter rows are solved without a sample.
 BAND_FROM = 1024
 #: No row is read more often than this.
@@ -70,7 +68,7 @@ def forward(
         out = torch.empty_like(scores, dtype=out_dtype)
         threshold = scores.new_empty((*shape[:-1], 2), dtype=compute_dtype(dtype))
     head = (DTYPE[dtype], DTYPE[out_dtype], 0)
-    flags = flags_of(scores, largest, output, most_passes)
+    flags = flags_of(largest, output, most_passes)
     made: Iterable[bytes]
     if budget is temperature is mask is warm_start is passes is None and scores.is_contiguous():
         n = shape[-1]
@@ -112,7 +110,7 @@ def backward(
     d_temperature = torch.empty(scores.shape[:-1], dtype=torch.float64) if per_row else None
     dtype = DTYPE[scores.dtype]
     head = (dtype, dtype, DTYPE[grad.dtype])
-    flags = flags_of(scores, largest, output)
+    flags = flags_of(largest, output)
     made: Iterable[bytes]
     is_contiguous = scores.is_contiguous() and grad.is_contiguous()
     if temperature is mask is d_budget is None and is_contiguous:
@@ -151,7 +149,7 @@ def sample_bands(scores: Tensor, k: float, temperature: float) -> tuple[Tensor, 
     bands = scores.new_empty((rows, 2), dtype=compute_dtype(scores.dtype))
     held = torch.empty(rows, dtype=torch.int64)
     dtype = DTYPE[scores.dtype]
-    head = (dtype, dtype, dtype, rows, 1, n, *flags_of(scores, True))
+    head = (dtype, dtype, dtype, rows, 1, n, *flags_of(True))
     at = (scores.data_ptr(), n, 0, 1, *_NO_TENSORS, *_NO_TENSOR)
     pointers = (bands.data_ptr(), 0, 0, held.data_ptr())
     call("lapsum_sample_bands", _CALL.pack(*head, *at, k, temperature, *pointers))
@@ -179,11 +177,10 @@ def as_double(values: Tensor | None) -> Tensor | None:
 
 
 def flags_of(
-    scores: Tensor, largest: bool, output: str = "mask", most_passes: int = MAX_PASSES
+    largest: bool, output: str = "mask", most_passes: int = MAX_PASSES
 ) -> tuple[int, int, int, int]:
-    """The flags of a call record. One thread where a second would cost more than it gives."""
-    threads = torch.get_num_threads() if scores.numel() >= _PARALLEL_SCORES else 1
-    return largest, _OUTPUT[output], threads, most_passes
+    """The flags of a call record; the kernel decides how many threads a call is worth."""
+    return largest, _OUTPUT[output], torch.get_num_threads(), most_passes
 
 
 def records(

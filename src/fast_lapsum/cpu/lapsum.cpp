@@ -41,7 +41,7 @@ namespace {
 template <class T>
 void sample_bands(const Call& call) {
     const Places places(call.n);
-    each_row(call, [&](const Call&, const RowIndex& index, int threads) {
+    each_row(call, kDear, [&](const Call&, const RowIndex& index, int threads) {
         Row<T> row = make_row<T>(call, index, threads);
         const double k = index.budget(call), t = index.temperature(call);
         Bracket<T> band{T(kNaN), T(kNaN), 0, 0};

@@ -55,12 +55,12 @@ int64_t forward(const Call& given) {
     ask_for_large_pages(call);
     LeastLimit over_limit;
     if (call.n > 0 && call.n <= kTileRow) {
-        each_tile<T>(call, [&](int64_t first, int rows, auto lanes) {
+        each_tile<T>(call, kDear, [&](int64_t first, int rows, auto lanes) {
             forward_tile<T>(call, first, rows, lanes, &over_limit);
         });
     } else {
         const Places places(call.n);
-        each_row_at_hand(call, [&](const Call& here, const RowIndex& index, int threads) {
+        each_row_at_hand(call, kDear, [&](const Call& here, const RowIndex& index, int threads) {
             forward_row<T>(here, places, index, threads, &over_limit);
         });
     }
@@ -118,11 +118,11 @@ void backward(const Call& given) {
     const Call call = with_rows_inside(given);
     ask_for_large_pages(call);
     if (call.n > 0 && call.n <= kTileGradient && call.output != kThreshold) {
-        each_tile<T>(call, [&](int64_t first, int rows, auto lanes) {
+        each_tile<T>(call, kCheap, [&](int64_t first, int rows, auto lanes) {
             backward_tile<T>(call, first, rows, lanes);
         });
     } else {
-        each_row_at_hand(call, backward_row<T>);
+        each_row_at_hand(call, kCheap, backward_row<T>);
     }
 }
 

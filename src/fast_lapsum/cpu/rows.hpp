@@ -4,10 +4,10 @@
 
 #pragma once
 
-#include <new>
 #include <vector>
 
 #include "simd.hpp"
+#include "threads.hpp"
 
 namespace {
 
@@ -17,8 +17,6 @@ constexpr int64_t kChunk = 2048;        // scores that one inner loop sees; fits
 constexpr int64_t kBlock = 4 * kChunk;  // the least that one thread takes at a time
 constexpr int64_t kSlack = 16;          // a gathered vector may be written past its end
 constexpr int64_t kMostBlocks = 1024;   // partial results are kept per block
-constexpr int64_t kParallelScores =
-    128 * 1024;  // below this a second thread costs more than it gives
 
 // A strided vector of any supported dtype.
 struct Strided {
@@ -98,31 +96,6 @@ void write_chunk(const Strided& v, int64_t first, int64_t n, const T* values) {
                 *reinterpret_cast<uint16_t*>(at) = float_to_bfloat(float(values[i]));
         }
     }
-}
-
-// body(0) ... body(count - 1), `share` at a time on each of several threads. One thread enters no
-// parallel region, which would cost more than a short row. An exception must not leave a region.
-template <class Body>
-void for_each(int64_t count, int threads, int64_t share, Body body) {
-    (void)share;
-#ifdef _OPENMP
-    if (threads > 1) {
-        bool out_of_memory = false;
-#pragma omp parallel for schedule(dynamic, share) num_threads(threads)
-        for (int64_t i = 0; i < count; ++i) {
-            try {
-                body(i);
-            } catch (const std::bad_alloc&) {
-#pragma omp atomic write
-                out_of_memory = true;
-            }
-        }
-        if (out_of_memory) throw std::bad_alloc();
-        return;
-    }
-#endif
-    (void)threads;
-    for (int64_t i = 0; i < count; ++i) body(i);
 }
 
 // The scores of one row: where they lie, which of them take part, which side is selected.

@@ -16,13 +16,14 @@ void each_solution(const Call& call, const Places& places, bool hard, Work work)
         return solve_row(row, places, k, t, kNaN, hard);
     };
     if (call.n == 0 || call.n > kTileRow) {
-        return each_row_at_hand(call, [&](const Call& here, const RowIndex& index, int threads) {
+        const auto alone = [&](const Call& here, const RowIndex& index, int threads) {
             Row<T> row = make_row<T>(here, index, threads);
             const Solution solution = solve_alone(here, index, row);
             work(here, index, row, solution);
-        });
+        };
+        return each_row_at_hand(call, kDear, alone);
     }
-    each_tile<T>(call, [&](int64_t first, int count, auto lanes) {
+    each_tile<T>(call, kDear, [&](int64_t first, int count, auto lanes) {
         constexpr int kLanes = decltype(lanes)::count;
         TileRow<T> rows[kLanes];
         for (int j = 0; j < count; ++j) rows[j] = make_tile_row<T>(call, RowIndex(call, first + j));
@@ -59,7 +60,7 @@ template <class T>
 void select_backward(const SelectCall& given) {
     const Call call = with_rows_inside(given.call);
     ask_for_large_pages(call);
-    each_row_at_hand(call, [&](const Call& here, const RowIndex& index, int threads) {
+    each_row_at_hand(call, kDear, [&](const Call& here, const RowIndex& index, int threads) {
         Row<T> row = make_row<T>(here, index, threads);
         const double t = index.temperature(here);
         const int64_t at = index.flat * given.count;

@@ -34,7 +34,7 @@ def select(
     head = (kernel.DTYPE[scores.dtype], kernel.DTYPE[out_dtype], 0)
     tensors = (scores, mask, None, kernel.as_double(temperature), None, None, None)
     numbers = (float(k), temperature_number)
-    flags = kernel.flags_of(scores, largest)
+    flags = kernel.flags_of(largest)
     for record, first_row in kernel.records(
         head, flags, tensors, numbers, (threshold, None, None, None)
     ):
@@ -62,7 +62,7 @@ def select_backward(
     head = (dtype, dtype, kernel.DTYPE[grad.dtype])
     tensors = (scores, mask, None, kernel.as_double(temperature), None, None, out)
     per_row_tensors = (threshold, None, d_temperature, None)
-    flags, numbers = kernel.flags_of(scores, largest), (0.0, temperature_number)
+    flags, numbers = kernel.flags_of(largest), (0.0, temperature_number)
     for record, first_row in kernel.records(head, flags, tensors, numbers, per_row_tensors):
         places = _selection(grad.shape[-1], False, indices, grad, first_row)
         kernel.call("lapsum_select_backward", record + places)
@@ -86,7 +86,7 @@ def sample(
     head = (kernel.DTYPE[scores.dtype], kernel.DTYPE[out_dtype], 0)
     per_row = (kernel.as_double(budget), kernel.as_double(temperature))
     tensors = (scores, mask, *per_row, None, None, out)
-    flags, numbers = kernel.flags_of(scores, largest), (budget_number, temperature_number)
+    flags, numbers = kernel.flags_of(largest), (budget_number, temperature_number)
     limits = []
     for record, first_row in kernel.records(head, flags, tensors, numbers, (None,) * 4):
         at = _START.pack(start.data_ptr() + first_row * start.element_size())

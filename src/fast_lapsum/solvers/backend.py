@@ -79,23 +79,6 @@ def forward(
     return like_scores.copy_(out.reshape(scores.shape)), threshold
 
 
-def log_mask(
-    scores: Tensor,
-    budget: Tensor,
-    temperature: Tensor,
-    mask: Tensor | None,
-    threshold: Tensor,
-    largest: bool,
-    out_dtype: torch.dtype,
-) -> Tensor:
-    """log p for threshold pairs that are known."""
-    rows = as_rows(scores, mask, largest)
-    hi, lo = threshold.reshape(-1, 2).to(rows.dtype).unbind(-1)
-    budgets, temperatures = (x.reshape(-1).to(rows.dtype) for x in (budget, temperature))
-    out = _log_mask(rows, budgets, hi, lo, temperatures, compute_dtype(scores.dtype))
-    return torch.empty_like(scores, dtype=out_dtype).copy_(out.reshape(scores.shape))
-
-
 def mask_at(scores: Tensor, threshold: Tensor, temperature: Tensor, kept: torch.dtype) -> Tensor:
     """p of any scores [..., m], the largest side up, for threshold pairs that are known."""
     widest = torch.float32 if scores.device.type == "mps" else torch.float64

@@ -8,12 +8,18 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard
 
-from .. import records
+from .. import records, sources
 from ..experiment import Record
 from ..records import ResultsError
 
 #: Parts of a key that are numbers above zero in every experiment that has them.
 NUMBERS = ("n", "B", "k", "temperature")
+
+#: Of a timing.
+PERCENTILES = ("p20", "p50", "p80")
+
+#: What ``bench functions`` calls itself in its file.
+FUNCTIONS = "functions"
 
 #: Null where an answer was not a number: JSON has no infinity.
 UNMEASURABLE = ("budget_error",)
@@ -54,6 +60,8 @@ class Device(NamedTuple):
     records: dict[str, Record]
     #: The record of ``bench cpu`` or ``bench gpu`` on the same hardware.
     timings: Record | None
+    #: The record of ``bench functions`` in the same folder.
+    functions: Record | None = None
 
     @property
     def bytes_per_second(self) -> float | None:
@@ -72,26 +80,40 @@ def load(paths: Iterable[Path]) -> list[Device]:
         record = _read(path)
         if record.get("benchmark") == "cliffs":  # a table of its own, with nothing to draw
             continue
-        if "benchmark" in record:
+        if record.get("benchmark") == FUNCTIONS:
+            _check_functions(path, record)
+            kind = record["sources"]["device"]
+            _add(groups, kind, path, FUNCTIONS, record)
+        elif "benchmark" in record:
             _check_timings(path, record)
             kind = "cpu" if record["benchmark"] == "cpu" else "cuda"
             timings[kind, _hardware(kind, record)] = record
         else:
             _check(path, record)
             kind = records.device_type(record)
-            group = groups.setdefault((kind, _hardware(kind, record), path.parent), {})
-            if record["experiment"] in group:
-                raise ResultsError(
-                    f"{path} is a second file of {record['experiment']} for the same device "
-                    f"in {path.parent}, expected one."
-                )
-            group[record["experiment"]] = record
+            _add(groups, kind, path, record["experiment"], record)
     if not groups and not timings:
         raise ResultsError(
             f"no results in {', '.join(map(str, found))}; measure first: "
             "fast-lapsum bench all --quick"
         )
     return list(_devices(groups, timings))
+
+
+def _add(
+    groups: dict[tuple[str, str, Path], dict[str, Record]],
+    kind: str,
+    path: Path,
+    name: str,
+    record: Record,
+) -> None:
+    """Put a record beside the others of its device and folder."""
+    group = groups.setdefault((kind, _hardware(kind, record), path.parent), {})
+    if name in group:
+        raise ResultsError(
+            f"{path} is a second file of {name} for the same device in {path.parent}, expected one."
+        )
+    group[name] = record
 
 
 def _devices(
@@ -105,7 +127,7 @@ def _devices(
         counts[kind] = counts.get(kind, 0) + 1
         slug = kind if counts[kind] == 1 else f"{kind}-{counts[kind]}"
         ordered = {experiment: found[experiment] for experiment in SHAPES if experiment in found}
-        yield Device(kind, name, slug, ordered, timings.get((kind, name)))
+        yield Device(kind, name, slug, ordered, timings.get((kind, name)), found.get(FUNCTIONS))
 
 
 def _files(paths: Iterable[Path]) -> Iterator[Path]:
@@ -176,8 +198,35 @@ def _problem(row: dict[str, Any], shape: Shape) -> str | None:
 def _check_timings(path: Path, record: Record) -> None:
     if record["benchmark"] not in ("cpu", "gpu"):
         raise ResultsError(
-            f"{path} has the benchmark {_short(record['benchmark'])}, expected cpu or gpu."
+            f"{path} has the benchmark {_short(record['benchmark'])}, expected cpu, gpu or "
+            f"{FUNCTIONS}."
         )
+    _check_cases(path, record)
+
+
+def _check_functions(path: Path, record: Record) -> None:
+    known = sources.known(record)
+    if known is None or known["device"] not in ("cpu", "cuda"):
+        raise ResultsError(f"{path} is damaged: it does not say on which device it was measured.")
+    _check_cases(path, record)
+    if record.get("compared") not in PERCENTILES:
+        found = _short(record.get("compared"))
+        raise ResultsError(
+            f"{path} is damaged: compared is {found}, expected one of {', '.join(PERCENTILES)}."
+        )
+    for index, case in enumerate(record["cases"]):
+        lines = case.get("lines")
+        if not isinstance(lines, list) or not all(map(_is_limit, lines)):
+            raise ResultsError(f"{path} is damaged: cases[{index}] has no limits or a bad one.")
+
+
+def _is_limit(line: Any) -> bool:
+    if not isinstance(line, dict) or line.get("met", "") not in (True, False, None):
+        return False
+    return all(isinstance(line.get(name), str) for name in ("call", "at_most"))
+
+
+def _check_cases(path: Path, record: Record) -> None:
     if not isinstance(record.get("environment"), dict) or not isinstance(record.get("cases"), list):
         raise ResultsError(f"{path} is damaged: it lacks the environment or the list of cases.")
     for index, case in enumerate(record["cases"]):
@@ -197,7 +246,7 @@ def _hardware(kind: str, record: Record) -> str:
 def _is_timing(value: Any) -> bool:
     if not isinstance(value, dict):
         return False
-    percentiles = [value.get(name) for name in ("p20", "p50", "p80")]
+    percentiles = [value.get(name) for name in PERCENTILES]
     return all(_is_number(part) and part > 0 for part in percentiles)
 
 

@@ -14,10 +14,11 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from .. import sources, tables
+from .. import functions, sources, tables
 from ..experiment import Experiment, Record
 from ..paper import MACHINE
 from . import html_tables
+from .function_table import function_table
 from .load import Device
 from .style import BLUE, GREYS, GRID, INK, PAPER, SKY
 
@@ -30,6 +31,8 @@ SCHEME = {
     SKY: "var(--sky)",
     **{grey: f"var(--grey-{index})" for index, grey in enumerate(GREYS, start=1)},
 }
+FUNCTIONS_TITLE = "Every function beside the mask"
+QUICK = "A quick run: small sizes and few samples, to try the suite itself."
 TITLE = "fast-lapsum: exact soft top-k, measured"
 
 
@@ -105,6 +108,8 @@ def _contents(devices: Sequence[Device], experiments: Mapping[str, Experiment]) 
         )
         if device.timings is not None:
             inner += f'<li><a href="#{device.slug}-shapes">Times by shape</a></li>'
+        if device.functions is not None:
+            inner += f'<li><a href="#{device.slug}-functions">{FUNCTIONS_TITLE}</a></li>'
         items.append(f'<li><a href="#{device.slug}">{escape(device.name)}</a><ul>{inner}</ul></li>')
     return f'<nav aria-label="Contents"><h2>Contents</h2><ul>{"".join(items)}</ul></nav>'
 
@@ -132,7 +137,20 @@ def _device(
             "the copy rate behind the memory floor. Its state: "
             f"{sources.state(device.timings)}.</p>{html_tables.terminal_table(summary)}"
         )
+    if device.functions is not None:
+        parts.append(_functions(device, device.functions))
     return f"<section>{''.join(parts)}</section>"
+
+
+def _functions(device: Device, record: Record) -> str:
+    quick = f'<p class="warn">{QUICK}</p>' if record.get("quick") else ""
+    clock = "device time, medians" if device.kind == "cuda" else "wall time, 20th percentiles"
+    return (
+        f'<h3 id="{device.slug}-functions">{FUNCTIONS_TITLE}</h3>{quick}'
+        f"<p>One operator call each ({clock}), checked by one another before they are timed, and "
+        f"what they may take. {escape(functions.summary(record))} State of the file: "
+        f"{sources.state(record)}.</p>{html_tables.terminal_table(function_table(record))}"
+    )
 
 
 def _experiment(
@@ -151,7 +169,7 @@ def _experiment(
     )
     warnings = []
     if settings["quick"]:
-        warnings.append("A quick run: small sizes and few samples, to try the suite itself.")
+        warnings.append(QUICK)
     if not record["complete"]:
         warnings.append("Not complete: the run was stopped before its last case.")
     parts = [
@@ -198,7 +216,10 @@ def inline(svg: str, name: str) -> str:
 
 def _environment(device: Device) -> list[tuple[str, str]]:
     """Environment and sources of all records; where they differ, each value with its owners."""
-    records = device.records or {"shapes": device.timings or {}}
+    records = dict(device.records)
+    if device.functions is not None:
+        records["functions"] = device.functions
+    records = records or {"shapes": device.timings or {}}
     told = {
         experiment: {**record["environment"], "sources": sources.state(record)}
         for experiment, record in records.items()
