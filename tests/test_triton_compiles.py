@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -244,3 +246,24 @@ def test_huge_rows_compile(record: Callable[..., list[Recorded]]) -> None:
     for launched in record((2, 2**31 + 1024), torch.bfloat16):
         assert "i64" in str(_source(launched).signature["call"])
         _compile(launched)
+
+
+@pytest.mark.parametrize("first", ["launch", "selection_launch"])
+def test_a_kernel_is_found_in_the_cache_whatever_was_called_first(first: str) -> None:
+    """Keys of Triton's cache on disk, asked for in this order or the other."""
+    asked = [
+        "from triton.runtime import JITFunction",
+        "from fast_lapsum.backends.triton import {first}, steps",
+        "found = [k for k in vars(steps).values() if isinstance(k, JITFunction)]",
+        "kernels = sorted(found, key=lambda kernel: kernel.__name__)",
+        "print(sorted(k.cache_key for k in kernels[::{step}]))",
+    ]
+    keys = set()
+    for step in (1, -1):
+        program = "\n".join(asked).format(first=first, step=step)
+        ran = subprocess.run(
+            [sys.executable, "-c", program], check=True, capture_output=True, text=True
+        )
+        keys.add(ran.stdout)
+    assert len(keys) == 1
+    assert len(next(iter(keys))) > 500

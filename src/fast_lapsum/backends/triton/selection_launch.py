@@ -18,6 +18,7 @@ from .views import Call, Numbers
 
 for _kernel in (count_chosen, draw_rows, place_chosen, sum_ticks):  # see steps.py
     getattr(_kernel, "cache_key", None)
+del _kernel
 
 #: Digits of p as a whole number, and of a row's sum of them.
 DIGITS, DIGITS_OF_SUM = 40, 62

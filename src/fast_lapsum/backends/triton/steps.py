@@ -36,6 +36,7 @@ _KERNELS = (
 # In the same order always, a kernel that another process compiled is found.
 for _kernel in _KERNELS:
     getattr(_kernel, "cache_key", None)
+del _kernel
 
 
 class Step(NamedTuple):
