@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -59,6 +60,10 @@ BAD: list[tuple[str, Any, type[Exception], tuple[str, ...]]] = [
     ("k", [1, 2], TypeError, ("number or a tensor", "list")),
     ("k", 2j, TypeError, ("number or a tensor", "complex")),
     ("k", True, TypeError, ("number or a tensor", "bool")),
+    ("k", np.bool_(True), TypeError, ("number or a tensor", "bool")),
+    ("k", np.array(True), TypeError, ("number or a tensor", "ndarray")),
+    ("k", torch.tensor(True), TypeError, ("number or a tensor", "bool")),
+    ("k", torch.ones(2, dtype=torch.bool), TypeError, ("number or a tensor", "bool")),
     ("k", torch.tensor(2j), TypeError, ("real", "complex64")),
     ("k", torch.ones(3), ValueError, ("(2,)", "(3,)", "broadcast")),
     ("k", torch.ones(2, 1), ValueError, ("(2,)", "(2, 1)", "broadcast")),
@@ -74,13 +79,20 @@ BAD: list[tuple[str, Any, type[Exception], tuple[str, ...]]] = [
     ("temperature", "1", TypeError, ("number or a tensor", "str")),
     ("temperature", None, TypeError, ("number or a tensor", "NoneType")),
     ("temperature", True, TypeError, ("number or a tensor", "bool")),
+    ("temperature", np.bool_(True), TypeError, ("number or a tensor", "bool")),
+    ("temperature", torch.tensor(True), TypeError, ("number or a tensor", "bool")),
     ("temperature", torch.tensor(1j), TypeError, ("real", "complex64")),
     ("temperature", torch.ones(3), ValueError, ("(2,)", "(3,)", "broadcast")),
     ("temperature", torch.ones(2, device="meta"), ValueError, ("device of scores", "meta")),
     ("dim", 2, ValueError, ("[-2, 1]", "dim=2", "(2, 4)")),
     ("dim", -3, ValueError, ("[-2, 1]", "dim=-3", "(2, 4)")),
     ("dim", 1.0, TypeError, ("int", "float")),
-    ("dim", None, TypeError, ("int", "NoneType")),
+    ("dim", (0, 1.0), TypeError, ("int", "float")),
+    ("dim", (0, 2), ValueError, ("[-2, 1]", "dim=2", "(2, 4)")),
+    ("dim", (1, -1), ValueError, ("once", "dim=(1, -1)")),
+    ("dim", (), ValueError, ("at least one", "dim=()")),
+    ("dim", torch.tensor(1), TypeError, ("int", "Tensor")),
+    ("dim", np.bool_(True), TypeError, ("int", "bool")),
     ("dim", True, TypeError, ("int", "bool")),
     ("mask", [True, False], TypeError, ("torch.Tensor", "list")),
     ("mask", torch.ones(2, 4), TypeError, ("bool", "float32")),

@@ -1,19 +1,35 @@
 """Checks of what a caller passes: every error names the argument, its value and what is expected.
 
-Nothing here looks at the numbers inside a tensor unless ``validate=True`` asks for it: on a GPU
-that would wait for the device.
+Nothing here looks at the numbers inside a tensor: on a GPU that would wait for the device.
+``_values.py`` does, where the caller asks for it.
 """
 
 from __future__ import annotations
 
-import math
+import operator
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from .solvers.backend import hottest
 
+#: One dimension, several that share one budget, or all there are.
+Dim = int | Sequence[int] | None
 FLOATING = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64))
+
+
+def check_dims(scores: Tensor, dim: Dim) -> int | tuple[int, ...]:
+    """The selected dimensions counted from the front: one, or several in the caller's order."""
+    if dim is not None and not isinstance(dim, (tuple, list)):
+        return check_scores(scores, dim)  # type: ignore[arg-type]
+    dims = check_scores(scores, -1) + 1
+    found = tuple(range(dims)) if dim is None else tuple(check_scores(scores, one) for one in dim)
+    if not found:
+        raise ValueError("dim must name at least one dimension, got dim=()")
+    if len(set(found)) < len(found):
+        raise ValueError(f"dim must name every dimension once, got dim={dim}")
+    return found if len(found) > 1 else found[0]
 
 
 def check_scores(scores: Tensor, dim: int) -> int:
@@ -27,8 +43,8 @@ def check_scores(scores: Tensor, dim: int) -> int:
         )
     if scores.layout != torch.strided or scores.is_nested:
         raise TypeError(f"scores must be a dense tensor, got {_kind(scores)}")
-    if isinstance(dim, bool) or not isinstance(dim, int):
-        raise TypeError(f"dim must be an int, got {type(dim).__name__}")
+    if type(dim) is not int:
+        dim = _whole(dim)
     dims = scores.dim()
     if dims == 0:
         raise ValueError("scores must have at least one dimension, got a scalar tensor")
@@ -38,6 +54,16 @@ def check_scores(scores: Tensor, dim: int) -> int:
             f"got dim={dim}"
         )
     return dim % dims
+
+
+def _whole(dim: object) -> int:
+    """An index of another type, such as numpy's."""
+    if not isinstance(dim, (bool, Tensor)):
+        try:
+            return operator.index(dim)  # type: ignore[arg-type]
+        except TypeError:
+            pass
+    raise TypeError(f"dim must be an int, a tuple of ints or None, got {type(dim).__name__}")
 
 
 def _kind(scores: Tensor) -> str:
@@ -50,12 +76,18 @@ def check_number(name: str, value: object) -> float:
         if not isinstance(value, bool):
             return value  # type: ignore[return-value]
     elif hasattr(value, "__float__") and getattr(value, "shape", ()) == ():  # a numpy scalar
-        return float(value)
+        kind = str(getattr(value, "dtype", ""))
+        if kind != "bool":
+            return float(value)
     raise TypeError(f"{name} must be a number or a tensor, got {type(value).__name__}")
 
 
-def check_budget_number(k: float, count: int, hard: bool) -> None:
-    """0 <= k <= count, and k whole where the mask is hard."""
+def check_budget_number(k: float, count: int, hard: bool, clamp: bool = False) -> None:
+    """0 <= k <= count, and k whole where the mask is hard; clamped it may be any k >= 0."""
+    if clamp:
+        if not k >= 0:
+            raise ValueError(f"k must be at least 0, got k={k}")
+        return
     if not 0 <= k <= count:
         raise ValueError(f"k must lie in [0, {count}] for {count} scores per row, got k={k}")
     if hard and k != int(k):
@@ -93,6 +125,8 @@ def check_temperature_number(temperature: float, dtype: torch.dtype) -> None:
 
 def check_per_row(name: str, value: Tensor, scores: Tensor, rows_shape: torch.Size) -> Tensor:
     """A real tensor on the scores' device with one value per row, as a view where possible."""
+    if value.dtype == torch.bool:
+        raise TypeError(f"{name} must be a number or a tensor of numbers, got a tensor of bool")
     if value.is_complex():
         raise TypeError(f"{name} must be real, got {str(value.dtype).removeprefix('torch.')}")
     if value.device != scores.device:
@@ -137,36 +171,3 @@ def check_mask(mask: Tensor, scores: Tensor) -> Tensor:
             f"mask must broadcast to the shape of scores, {tuple(scores.shape)}, "
             f"got shape {tuple(mask.shape)}"
         ) from None
-
-
-def check_values(
-    scores: Tensor,
-    budget: Tensor | float,
-    temperature: Tensor | float,
-    mask: Tensor | None,
-    largest: bool,
-    hard: bool,
-) -> None:
-    """``validate=True``: look at the numbers and raise for the first row that has no answer."""
-    valid = scores != (-math.inf if largest else math.inf)
-    valid = valid if mask is None else valid & mask
-    counts = valid.sum(-1)
-    k = torch.as_tensor(budget, device=scores.device).expand(counts.shape)
-    t = torch.as_tensor(temperature, device=scores.device).expand(counts.shape)
-    _raise_first(~((k >= 0) & (k <= counts)), "k", k, "lie in [0, number of valid scores]", counts)
-    if hard:
-        _raise_first(k != k.floor(), "k", k, "be a whole number for a hard mask", None)
-    limit = hottest(scores.dtype)
-    fits = (t >= 0) & (t <= limit)
-    _raise_first(~fits, "temperature", t, f"be finite and lie in [0, {limit:.3g}]", None)
-
-
-def _raise_first(
-    bad: Tensor, name: str, values: Tensor, expectation: str, counts: Tensor | None
-) -> None:
-    if not bool(bad.any()):
-        return
-    where = tuple(int(i) for i in bad.nonzero()[0])
-    row = f" in row {where}" if where else ""
-    limit = "" if counts is None else f" = [0, {int(counts[where])}]"
-    raise ValueError(f"{name} must {expectation}{limit}, got {name}={values[where].item()}{row}")

@@ -88,6 +88,8 @@ def threshold_value(
     """b in the caller's sense: hi + lo, or hi alone where lo is the share of a tied score."""
     hi, lo = pair.unbind(-1)
     tiny = torch.finfo(compute_dtype(dtype)).tiny
+    if isinstance(settings.temperature_number, Tensor):  # in the host's memory
+        temperature = settings.temperature_number.to(pair.device)
     if temperature is not None:
         b = torch.where(temperature.detach() < tiny, hi, hi + lo)
     else:
@@ -116,13 +118,14 @@ def _call_operator(
     warm_start: Tensor | None,
     settings: Settings,
 ) -> tuple[Tensor, Tensor]:
-    operator = _ops.soft_topk if is_plain(scores) else torch.ops.fast_lapsum.soft_topk
-    return operator(
+    k, t = settings.budget_number, settings.temperature_number
+    operator: Any = _ops.soft_topk if is_plain(scores) else _ops.operator("soft_topk", k, t)
+    return operator(  # type: ignore[no-any-return]
         scores,
         budget,
-        settings.budget_number,
+        k,
         temperature,
-        settings.temperature_number,
+        t,
         mask,
         warm_start,
         settings.largest,
@@ -135,19 +138,19 @@ def _call_operator(
 def _call_backward(
     grad: Tensor,
     scores: Tensor,
-    budget: Tensor | None,
     temperature: Tensor | None,
     mask: Tensor | None,
     threshold: Tensor,
     settings: Settings,
+    per_row: bool,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    operator = _ops.soft_topk_backward
+    operator: Any = _ops.soft_topk_backward
     if not is_plain(grad, scores):
-        operator = torch.ops.fast_lapsum.soft_topk_backward
+        operator = _ops.operator("soft_topk_backward", settings.temperature_number)
         # One without memory, which forward mode makes.
         if not torch.compiler.is_compiling() and grad._is_zerotensor():
             grad = torch.zeros(grad.shape, dtype=grad.dtype, device=scores.device)
-    return operator(
+    return operator(  # type: ignore[no-any-return]
         grad,
         scores,
         temperature,
@@ -156,7 +159,7 @@ def _call_backward(
         threshold,
         settings.largest,
         settings.output,
-        budget is not None or temperature is not None,
+        per_row,
     )
 
 
@@ -194,16 +197,16 @@ class TensorSoftTopK(torch.autograd.Function):
             return None, None, None, None, None, None, None
         scores, budget, temperature, mask, threshold = ctx.saved_tensors
         settings = ctx.settings
-        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        if torch.is_grad_enabled():
             row = Row(scores, budget, temperature, mask, threshold, settings)
             return (*row.for_inputs(_vjp(row, grad, settings)), None, None, None, None)
         d_scores, d_budget, d_temperature = _call_backward(
-            grad, scores, budget, temperature, mask, threshold, settings
+            grad, scores, temperature, mask, threshold, settings, any(ctx.needs_input_grad[1:3])
         )
         return (
             d_scores,
-            None if budget is None else d_budget,
-            None if temperature is None else d_temperature,
+            d_budget if ctx.needs_input_grad[1] else None,
+            d_temperature if ctx.needs_input_grad[2] else None,
             None,
             None,
             None,
@@ -225,10 +228,10 @@ class SoftTopK(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         scores, threshold = ctx.saved_tensors
         settings = ctx.settings
-        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        if torch.is_grad_enabled():
             row = Row(scores, None, None, None, threshold, settings)
             return row.for_inputs(_vjp(row, grad, settings))[0], None
-        return _call_backward(grad, scores, None, None, None, threshold, settings)[0], None
+        return _call_backward(grad, scores, None, None, threshold, settings, False)[0], None
 
 
 class TransformableSoftTopK(torch.autograd.Function):
@@ -292,16 +295,16 @@ class Threshold(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         scores, budget, temperature, mask, pair = ctx.saved_tensors
         settings = ctx.settings
-        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        if torch.is_grad_enabled():
             row = Row(scores, budget, temperature, mask, pair, settings)
             return (*row.for_inputs(threshold_vjp(row, row.side * grad)), None, None, None)
         d_scores, d_budget, d_temperature = _call_backward(
-            grad, scores, budget, temperature, mask, pair, settings
+            grad, scores, temperature, mask, pair, settings, any(ctx.needs_input_grad[1:3])
         )
         return (
             d_scores,
-            None if budget is None else d_budget,
-            None if temperature is None else d_temperature,
+            d_budget if ctx.needs_input_grad[1] else None,
+            d_temperature if ctx.needs_input_grad[2] else None,
             None,
             None,
             None,

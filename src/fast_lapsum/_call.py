@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from . import _autograd
+from . import _autograd, _traced
 from ._arguments import (
+    Dim,
     check_budget_number,
+    check_dims,
     check_mask,
     check_number,
     check_per_row,
-    check_scores,
     check_temperature_number,
-    check_values,
     check_warm_start,
 )
 from ._derivatives import Settings
+from ._layout import Moved, move_dims
 from ._ops import row_dtype
-from .solvers.backend import SOLVERS
+from ._values import check_values, limit_budget
+from .solvers.backend import SOLVERS, compute_dtype
 
 Number = int | float
 SolverName = Literal["auto", "two_exponential", "bisect", "sort_scan", "noised_bracket"]
@@ -35,7 +38,7 @@ class Call(NamedTuple):
     mask: Tensor | None
     warm_start: Tensor | None
     settings: Settings
-    dim: int | None
+    moved: Moved | int | None
 
     def detach(self) -> Call:
         """The same call without a graph."""
@@ -47,10 +50,17 @@ class Call(NamedTuple):
 
     def write(self) -> Tensor:
         """What the settings ask for, rows still last."""
+        if torch.compiler.is_compiling():
+            return self._traced()[0]
         return _autograd.soft_topk(*self[:6], with_threshold=False)[0]
 
     def write_with_threshold(self) -> tuple[Tensor, Tensor]:
-        """The same, and the thresholds, detached."""
+        """The same, and the thresholds of what is written, detached."""
+        if self.settings.output == "hard":
+            out = self.write()
+            return out, self._boundary(out.detach())
+        if torch.compiler.is_compiling():
+            return self._traced()
         out, pair = _autograd.soft_topk(*self[:6], with_threshold=True)
         assert pair is not None
         settings, dtype = self.settings, self.scores.dtype
@@ -58,72 +68,105 @@ class Call(NamedTuple):
 
     def threshold(self) -> Tensor:
         """The thresholds alone, in the caller's sense."""
+        if torch.compiler.is_compiling():
+            return self._traced()[0]
         return _autograd.threshold(*self[:6])
 
     def restore(self, out: Tensor) -> Tensor:
-        """The rows back in the caller's dimension."""
-        return out if self.dim is None else out.movedim(-1, self.dim)
+        """The rows back in the caller's dimensions."""
+        moved = self.moved
+        if moved is None:
+            return out
+        return out.movedim(-1, moved) if isinstance(moved, int) else moved.back(out)
+
+    def _traced(self) -> tuple[Tensor, Tensor]:
+        settings = self.settings
+        return _traced.soft_topk(  # type: ignore[no-any-return]
+            self.scores,
+            self.budget,
+            settings.budget_number,
+            self.temperature,
+            settings.temperature_number,
+            self.mask,
+            self.warm_start,
+            settings.largest,
+            settings.output,
+            settings.out_dtype,
+            settings.solver,
+        )
+
+    def _boundary(self, hard: Tensor) -> Tensor:
+        """The first score that a hard mask leaves out, beyond which lie the chosen ones."""
+        scores, nothing = self.scores.detach(), -math.inf if self.settings.largest else math.inf
+        if not scores.shape[-1]:
+            return scores.new_full(scores.shape[:-1], nothing, dtype=compute_dtype(scores.dtype))
+        taken = hard == 1
+        taken = taken if self.mask is None else taken | ~self.mask
+        left = scores.masked_fill(taken, nothing)
+        boundary = left.amax(-1) if self.settings.largest else left.amin(-1)
+        boundary = boundary.masked_fill(hard[..., 0].isnan(), math.nan)
+        return boundary.to(compute_dtype(scores.dtype))
 
 
 def prepare(
     scores: Tensor,
     k: Number | Tensor,
     temperature: Number | Tensor,
-    dim: int,
+    dim: Dim,
     largest: bool,
     mask: Tensor | None,
     output: str,
-    warm_start: Tensor | None,
-    solver: str,
-    validate: bool,
+    warm_start: Tensor | None = None,
+    solver: str = "auto",
+    validate: bool = False,
+    clamp: bool = False,
 ) -> Call:
     """Check the arguments of a public function and bring its rows last."""
-    dim = check_scores(scores, dim)
+    dims = check_dims(scores, dim)
     if solver != "auto" and solver not in SOLVERS:
         names = ", ".join(repr(name) for name in ("auto", *SOLVERS))
         raise ValueError(f"solver must be one of {names}, got solver={solver!r}")
-    moved_from = None if dim == scores.dim() - 1 else dim
     if mask is not None:
         mask = check_mask(mask, scores)
-        mask = mask if moved_from is None else mask.movedim(dim, -1)
-    scores = scores if moved_from is None else scores.movedim(dim, -1)
+    moved: Moved | int | None = None
+    if dims != scores.dim() - 1:
+        scores, mask, moved = move_dims(scores, mask, dims)
     shape = scores.shape
     budget, budget_number, row_temperature, temperature_number = None, 0.0, None, 1.0
+    is_hard = output == "hard"
     if isinstance(k, Tensor):
         budget = check_per_row("k", k, scores, shape[:-1])
     else:
         budget_number = check_number("k", k)
-        check_budget_number(budget_number, shape[-1], output == "hard")
+        check_budget_number(budget_number, shape[-1], is_hard, clamp)
     if isinstance(temperature, Tensor):
         row_temperature = check_per_row("temperature", temperature, scores, shape[:-1])
     else:
         temperature_number = check_number("temperature", temperature)
         check_temperature_number(temperature_number, scores.dtype)
-    if torch.compiler.is_compiling():
-        if budget is None:
-            budget, budget_number = _full(scores, budget_number), 0.0
-        if row_temperature is None:
-            row_temperature, temperature_number = _full(scores, temperature_number), 1.0
     if warm_start is not None:
         warm_start = check_warm_start(warm_start, scores, shape[:-1])
-    if validate:
-        check_values(
-            scores.detach(),
-            budget_number if budget is None else budget.detach(),
-            temperature_number if row_temperature is None else row_temperature.detach(),
-            mask,
-            largest,
-            output == "hard",
-        )
+    if validate or clamp:
+        looked_at = scores.detach()
+        rows = _full(scores, budget_number) if budget is None else budget
+        if validate:
+            t = row_temperature
+            t = _full(scores, temperature_number) if t is None else t.detach()
+            rows = check_values(looked_at, rows, t, mask, largest, is_hard, clamp)
+        if clamp:
+            rows = limit_budget(looked_at, rows, mask, largest, is_hard)
+        if clamp or torch.compiler.is_compiling():
+            budget, budget_number = rows, 0.0
     out_dtype = scores.dtype
     if out_dtype.itemsize == 2 and torch.is_autocast_enabled(scores.device.type):
         out_dtype = torch.float32
     settings = Settings(budget_number, temperature_number, largest, output, out_dtype, solver)
-    return Call(scores, budget, row_temperature, mask, warm_start, settings, moved_from)
+    return Call(scores, budget, row_temperature, mask, warm_start, settings, moved)
 
 
 def _full(scores: Tensor, number: float) -> Tensor:
-    """A number per row, for the compiler: it makes a new graph for each new number that an
-    operator is given, and none for a number that a tensor is multiplied with.
+    """A number for every row: a product, because that is what a compiler follows as the number
+    changes.
     """
-    return scores.new_ones(scores.shape[:-1], dtype=row_dtype(scores)) * number
+    one = scores.new_ones((), dtype=row_dtype(scores))
+    return (one * number).expand(scores.shape[:-1])

@@ -25,10 +25,10 @@ Gradients = tuple[Tensor, Tensor, Tensor]
 
 
 class Settings(NamedTuple):
-    """What a call carries besides tensors."""
+    """What a call carries besides tensors; numbers may be tensors in the host's memory."""
 
-    budget_number: float
-    temperature_number: float
+    budget_number: float | Tensor
+    temperature_number: float | Tensor
     largest: bool
     output: str
     out_dtype: torch.dtype
@@ -56,12 +56,10 @@ class Row:
         self.dtypes = tuple(
             None if x is None else x.dtype for x in (scores, budget, temperature, threshold)
         )
-        if torch.compiler.is_compiling():  # which differentiates once: b is a constant here
-            offset = threshold[..., 1]
-        else:
-            offset = threshold_offset(scores, budget, temperature, mask, threshold, settings)
+        offset = threshold_offset(scores, budget, temperature, mask, threshold, settings)
         hi, lo = threshold[..., :1].detach().to(wide), offset[..., None].to(wide)
         if temperature is None:
+            assert not isinstance(settings.temperature_number, Tensor)  # a graph has no use of this
             t = torch.full_like(hi, settings.temperature_number)
         else:
             t = temperature[..., None].to(wide)
@@ -212,8 +210,6 @@ def threshold_offset(
 
 def transforms_active() -> bool:
     """Whether ``torch.func`` or forward-mode AD is at work: only new-style functions serve them."""
-    if torch.compiler.is_compiling():
-        return False
     return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 

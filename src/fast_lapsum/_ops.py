@@ -2,6 +2,8 @@
 
 Rows lie along the last dimension of ``scores``, whatever its strides. Budget and temperature come
 either as a tensor with one value per row or as a number, so that a plain call builds no tensor.
+Beside every operator there is one by the name of ``NAME_host`` whose numbers are scalar tensors in
+the host's memory: that is how a compiled graph holds a number that may change.
 
 ``output`` says what a call writes beside the threshold pairs: "mask", "hard" (the mask of exactly k
 ones), "log" (the mask's logarithm), or "threshold", which writes nothing: the first result is empty
@@ -11,6 +13,8 @@ then. A gradient is that of the mask (of "hard", too), of its logarithm, or of t
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -27,17 +31,55 @@ gpu: Any = loader.backend()
 NAMESPACE = "fast_lapsum"
 Dims = tuple[int | None, ...]
 
-torch.library.define(
-    f"{NAMESPACE}::soft_topk",
-    "(Tensor scores, Tensor? budget, float budget_number, Tensor? temperature,"
-    " float temperature_number, Tensor? mask, Tensor? warm_start, bool largest, str output,"
-    " ScalarType out_dtype, str solver) -> (Tensor, Tensor)",
+#: Numbers are ``Scalar``: a compiler may give one that changes from call to call, if it is whole.
+SOFT_TOPK = (
+    "(Tensor scores, Tensor? budget, Scalar budget_number, Tensor? temperature,"
+    " Scalar temperature_number, Tensor? mask, Tensor? warm_start, bool largest, str output,"
+    " ScalarType out_dtype, str solver) -> (Tensor, Tensor)"
 )
-torch.library.define(
-    f"{NAMESPACE}::soft_topk_backward",
-    "(Tensor grad, Tensor scores, Tensor? temperature, float temperature_number, Tensor? mask,"
-    " Tensor threshold, bool largest, str output, bool per_row) -> (Tensor, Tensor, Tensor)",
+SOFT_TOPK_BACKWARD = (
+    "(Tensor grad, Tensor scores, Tensor? temperature, Scalar temperature_number, Tensor? mask,"
+    " Tensor threshold, bool largest, str output, bool per_row) -> (Tensor, Tensor, Tensor)"
 )
+#: For operators that look at numbers when they are called: a graph of CUDA launches would repeat
+#: what they saw when it was recorded, or could not wait.
+LOOKS_AT_NUMBERS = tuple(
+    tag for tag in (getattr(torch.Tag, "cudagraph_unsafe", None),) if tag is not None
+)
+
+
+def register(
+    name: str,
+    schema: str,
+    function: Callable[..., Any],
+    fake: Callable[..., Any],
+    vmap: Callable[..., Any],
+) -> None:
+    """An operator, and ``NAME_host``, which has its numbers as tensors in the host's memory."""
+    numbers = [place for place, argument in enumerate(schema.split(",")) if " Scalar " in argument]
+
+    def with_host_numbers(*args: Any) -> Any:
+        given = list(args)
+        for place in numbers:
+            given[place] = args[place].item()
+        return function(*given)
+
+    host_schema = schema.replace(" Scalar ", " Tensor ")
+    for which, says, does, tags in (
+        (name, schema, function, ()),
+        (f"{name}_host", host_schema, with_host_numbers, LOOKS_AT_NUMBERS),
+    ):
+        operator = f"{NAMESPACE}::{which}"
+        torch.library.define(operator, says, tags=tags)
+        torch.library.impl(operator, "default", does)
+        torch.library.register_fake(operator, fake)
+        torch.library.register_vmap(operator, functools.partial(vmap, which))
+
+
+def operator(name: str, *numbers: object) -> Any:
+    """The operator as the dispatcher knows it, for numbers of this kind."""
+    on_host = any(isinstance(number, Tensor) for number in numbers)
+    return getattr(torch.ops.fast_lapsum, f"{name}_host" if on_host else name).default
 
 
 def soft_topk(
@@ -130,13 +172,7 @@ def _soft_topk_backward_tensors(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
     return d_scores, d_budget, d_temperature
 
 
-# Registered by a call: as a decorator it would put nothing in the functions' place.
-torch.library.impl(f"{NAMESPACE}::soft_topk", "default", soft_topk)
-torch.library.impl(f"{NAMESPACE}::soft_topk_backward", "default", _soft_topk_backward_tensors)
-
-
-@torch.library.register_fake(f"{NAMESPACE}::soft_topk")  # type: ignore[untyped-decorator]
-def _(
+def _fake_soft_topk(
     scores: Tensor,
     budget: Tensor | None,
     budget_number: float,
@@ -155,8 +191,7 @@ def _(
     return torch.empty_like(scores, dtype=out_dtype), threshold
 
 
-@torch.library.register_fake(f"{NAMESPACE}::soft_topk_backward")  # type: ignore[untyped-decorator]
-def _(
+def _fake_soft_topk_backward(
     grad: Tensor,
     scores: Tensor,
     temperature: Tensor | None,
@@ -179,8 +214,8 @@ def row_dtype(scores: Tensor) -> torch.dtype:
 
 
 def _no_rows(scores: Tensor) -> tuple[Tensor, Tensor]:
-    nothing = scores.new_empty((0,), dtype=row_dtype(scores))
-    return nothing, nothing.clone()
+    wide = row_dtype(scores)
+    return scores.new_empty((0,), dtype=wide), scores.new_empty((0,), dtype=wide)
 
 
 def per_row_values(values: Tensor | None, number: float, scores: Tensor) -> Tensor:
@@ -190,21 +225,21 @@ def per_row_values(values: Tensor | None, number: float, scores: Tensor) -> Tens
     return scores.new_full(scores.shape[:-1], number, dtype=row_dtype(scores))
 
 
-def _vmap_soft_topk(info: Any, in_dims: Dims, *args: Any) -> tuple[Any, Any]:
+def _vmap_soft_topk(name: str, info: Any, in_dims: Dims, *args: Any) -> tuple[Any, Any]:
     scores, budget, temperature, mask, warm_start = batch_first(
         info.batch_size, in_dims, args, (0, 1, 3, 5, 6)
     )
-    out = torch.ops.fast_lapsum.soft_topk(
+    out = getattr(torch.ops.fast_lapsum, name)(
         scores, budget, args[2], temperature, args[4], mask, warm_start, *args[7:]
     )
     return out, (None if args[8] == "threshold" else 0, 0)
 
 
-def _vmap_soft_topk_backward(info: Any, in_dims: Dims, *args: Any) -> tuple[Any, Any]:
+def _vmap_soft_topk_backward(name: str, info: Any, in_dims: Dims, *args: Any) -> tuple[Any, Any]:
     grad, scores, temperature, mask, threshold = batch_first(
         info.batch_size, in_dims, args, (0, 1, 2, 4, 5)
     )
-    out = torch.ops.fast_lapsum.soft_topk_backward(
+    out = getattr(torch.ops.fast_lapsum, name)(
         grad, scores, temperature, args[3], mask, threshold, *args[6:]
     )
     return out, (0, 0, 0) if args[8] else (0, None, None)
@@ -223,5 +258,11 @@ def batch_first(
     return moved
 
 
-torch.library.register_vmap(f"{NAMESPACE}::soft_topk", _vmap_soft_topk)
-torch.library.register_vmap(f"{NAMESPACE}::soft_topk_backward", _vmap_soft_topk_backward)
+register("soft_topk", SOFT_TOPK, soft_topk, _fake_soft_topk, _vmap_soft_topk)
+register(
+    "soft_topk_backward",
+    SOFT_TOPK_BACKWARD,
+    _soft_topk_backward_tensors,
+    _fake_soft_topk_backward,
+    _vmap_soft_topk_backward,
+)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import _selection_ops
+from . import _ops, _selection_ops
 from ._autograd import is_plain
 from ._derivatives import NO_GRADIENTS, Row, Settings, mask_jvp, mask_vjp, transforms_active
 from ._selection_ops import spread_over_rows
@@ -42,8 +42,10 @@ def _call_operator(
     is_sorted: bool,
     settings: Settings,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    operator = _selection_ops.select_topk if is_plain(scores) else torch.ops.fast_lapsum.select_topk
-    return operator(
+    operator: Any = _selection_ops.select_topk
+    if not is_plain(scores):
+        operator = _ops.operator("select_topk", settings.temperature_number)
+    return operator(  # type: ignore[no-any-return]
         scores,
         k,
         temperature,
@@ -81,14 +83,14 @@ class SelectTopK(torch.autograd.Function):
             return None, None, None, None, None, None
         scores, temperature, mask, pair, indices = ctx.saved_tensors
         settings = ctx.settings
-        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        if torch.is_grad_enabled():
             row = Row(scores, None, temperature, mask, pair, settings)
             spread = spread_over_rows(grad, indices, scores)
             for_scores, _none, for_temperature = row.for_inputs(mask_vjp(row, spread))
             return for_scores, for_temperature, None, None, None, None
-        operator = _selection_ops.select_topk_backward
+        operator: Any = _selection_ops.select_topk_backward
         if not is_plain(grad, scores):
-            operator = torch.ops.fast_lapsum.select_topk_backward
+            operator = _ops.operator("select_topk_backward", settings.temperature_number)
             if not torch.compiler.is_compiling() and grad._is_zerotensor():
                 grad = torch.zeros(grad.shape, dtype=grad.dtype, device=scores.device)
         d_scores, d_temperature = operator(
@@ -100,9 +102,10 @@ class SelectTopK(torch.autograd.Function):
             mask,
             pair,
             settings.largest,
-            temperature is not None,
+            ctx.needs_input_grad[1],
         )
-        return d_scores, None if temperature is None else d_temperature, None, None, None, None
+        for_temperature = d_temperature if ctx.needs_input_grad[1] else None
+        return d_scores, for_temperature, None, None, None, None
 
 
 class TransformableSelectTopK(torch.autograd.Function):

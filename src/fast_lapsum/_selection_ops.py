@@ -13,28 +13,25 @@ import torch
 from torch import Tensor
 
 from . import _ops
-from ._ops import NAMESPACE, Dims, batch_first, per_row_values, row_dtype
+from ._ops import Dims, batch_first, per_row_values, register, row_dtype
 from .backends.triton import loader
 from .cpu import kernel, selection_kernel
 from .solvers.backend import compute_dtype, mask_at
 
 gpu: Any = loader.selection()
 
-torch.library.define(
-    f"{NAMESPACE}::select_topk",
-    "(Tensor scores, SymInt k, Tensor? temperature, float temperature_number, Tensor? mask,"
-    " bool largest, bool sorted, ScalarType out_dtype) -> (Tensor, Tensor, Tensor)",
+SELECT_TOPK = (
+    "(Tensor scores, SymInt k, Tensor? temperature, Scalar temperature_number, Tensor? mask,"
+    " bool largest, bool sorted, ScalarType out_dtype) -> (Tensor, Tensor, Tensor)"
 )
-torch.library.define(
-    f"{NAMESPACE}::select_topk_backward",
-    "(Tensor grad, Tensor indices, Tensor scores, Tensor? temperature, float temperature_number,"
-    " Tensor? mask, Tensor threshold, bool largest, bool per_row) -> (Tensor, Tensor)",
+SELECT_TOPK_BACKWARD = (
+    "(Tensor grad, Tensor indices, Tensor scores, Tensor? temperature, Scalar temperature_number,"
+    " Tensor? mask, Tensor threshold, bool largest, bool per_row) -> (Tensor, Tensor)"
 )
-torch.library.define(
-    f"{NAMESPACE}::sample_topk",
-    "(Tensor scores, Tensor? budget, float budget_number, Tensor? temperature,"
-    " float temperature_number, Tensor? mask, Tensor start, bool largest, ScalarType out_dtype)"
-    " -> Tensor",
+SAMPLE_TOPK = (
+    "(Tensor scores, Tensor? budget, Scalar budget_number, Tensor? temperature,"
+    " Scalar temperature_number, Tensor? mask, Tensor start, bool largest, ScalarType out_dtype)"
+    " -> Tensor"
 )
 
 
@@ -176,13 +173,7 @@ def _select_topk_backward_tensors(*args: Any) -> tuple[Tensor, Tensor]:
     return d_scores, d_temperature
 
 
-torch.library.impl(f"{NAMESPACE}::select_topk", "default", select_topk)
-torch.library.impl(f"{NAMESPACE}::sample_topk", "default", sample_topk)
-torch.library.impl(f"{NAMESPACE}::select_topk_backward", "default", _select_topk_backward_tensors)
-
-
-@torch.library.register_fake(f"{NAMESPACE}::select_topk")  # type: ignore[untyped-decorator]
-def _(
+def _fake_select_topk(
     scores: Tensor,
     k: int,
     temperature: Tensor | None,
@@ -200,8 +191,7 @@ def _(
     )
 
 
-@torch.library.register_fake(f"{NAMESPACE}::sample_topk")  # type: ignore[untyped-decorator]
-def _(
+def _fake_sample_topk(
     scores: Tensor,
     budget: Tensor | None,
     budget_number: float,
@@ -215,8 +205,7 @@ def _(
     return torch.empty_like(scores, dtype=out_dtype)
 
 
-@torch.library.register_fake(f"{NAMESPACE}::select_topk_backward")  # type: ignore[untyped-decorator]
-def _(
+def _fake_select_topk_backward(
     grad: Tensor,
     indices: Tensor,
     scores: Tensor,
@@ -231,32 +220,40 @@ def _(
     return torch.empty_like(scores), scores.new_empty(rows, dtype=row_dtype(scores))
 
 
-def _vmap_select_topk(info: Any, in_dims: Dims, *args: Any) -> tuple[Any, Any]:
+def _vmap_select_topk(name: str, info: Any, in_dims: Dims, *args: Any) -> tuple[Any, Any]:
     scores, temperature, mask = batch_first(info.batch_size, in_dims, args, (0, 2, 4))
-    out = torch.ops.fast_lapsum.select_topk(scores, args[1], temperature, args[3], mask, *args[5:])
+    out = getattr(torch.ops.fast_lapsum, name)(
+        scores, args[1], temperature, args[3], mask, *args[5:]
+    )
     return out, (0, 0, 0)
 
 
-def _vmap_select_topk_backward(info: Any, in_dims: Dims, *args: Any) -> tuple[Any, Any]:
+def _vmap_select_topk_backward(name: str, info: Any, in_dims: Dims, *args: Any) -> tuple[Any, Any]:
     grad, indices, scores, temperature, mask, threshold = batch_first(
         info.batch_size, in_dims, args, (0, 1, 2, 3, 5, 6)
     )
-    out = torch.ops.fast_lapsum.select_topk_backward(
+    out = getattr(torch.ops.fast_lapsum, name)(
         grad, indices, scores, temperature, args[4], mask, threshold, *args[7:]
     )
     return out, (0, 0 if args[8] else None)
 
 
-def _vmap_sample_topk(info: Any, in_dims: Dims, *args: Any) -> tuple[Any, Any]:
+def _vmap_sample_topk(name: str, info: Any, in_dims: Dims, *args: Any) -> tuple[Any, Any]:
     scores, budget, temperature, mask, start = batch_first(
         info.batch_size, in_dims, args, (0, 1, 3, 5, 6)
     )
-    out = torch.ops.fast_lapsum.sample_topk(
+    out = getattr(torch.ops.fast_lapsum, name)(
         scores, budget, args[2], temperature, args[4], mask, start, *args[7:]
     )
     return out, 0
 
 
-torch.library.register_vmap(f"{NAMESPACE}::select_topk", _vmap_select_topk)
-torch.library.register_vmap(f"{NAMESPACE}::sample_topk", _vmap_sample_topk)
-torch.library.register_vmap(f"{NAMESPACE}::select_topk_backward", _vmap_select_topk_backward)
+register("select_topk", SELECT_TOPK, select_topk, _fake_select_topk, _vmap_select_topk)
+register("sample_topk", SAMPLE_TOPK, sample_topk, _fake_sample_topk, _vmap_sample_topk)
+register(
+    "select_topk_backward",
+    SELECT_TOPK_BACKWARD,
+    _select_topk_backward_tensors,
+    _fake_select_topk_backward,
+    _vmap_select_topk_backward,
+)

@@ -8,7 +8,7 @@ from typing import Literal, overload
 import torch
 from torch import Tensor
 
-from ._arguments import check_number, check_per_row, check_scores
+from ._arguments import Dim, check_dims, check_number, check_per_row
 from ._call import Number, SolverName, prepare
 
 
@@ -18,9 +18,10 @@ def soft_topk(
     k: Number | Tensor,
     temperature: Number | Tensor = 1.0,
     *,
-    dim: int = -1,
+    dim: Dim = -1,
     largest: bool = True,
     mask: Tensor | None = None,
+    clamp: bool = False,
     hard: bool = False,
     return_threshold: Literal[False] = False,
     warm_start: Tensor | None = None,
@@ -35,9 +36,10 @@ def soft_topk(
     k: Number | Tensor,
     temperature: Number | Tensor = 1.0,
     *,
-    dim: int = -1,
+    dim: Dim = -1,
     largest: bool = True,
     mask: Tensor | None = None,
+    clamp: bool = False,
     hard: bool = False,
     return_threshold: Literal[True],
     warm_start: Tensor | None = None,
@@ -51,9 +53,10 @@ def soft_topk(
     k: Number | Tensor,
     temperature: Number | Tensor = 1.0,
     *,
-    dim: int = -1,
+    dim: Dim = -1,
     largest: bool = True,
     mask: Tensor | None = None,
+    clamp: bool = False,
     hard: bool = False,
     return_threshold: bool = False,
     warm_start: Tensor | None = None,
@@ -72,17 +75,25 @@ def soft_topk(
         k: the budget per row, 0 <= k <= n, whole or fractional: a number, or a tensor that
             broadcasts to the shape of ``scores`` without ``dim``. Tensors receive gradients.
         temperature: t >= 0, a number or a tensor like ``k``. Large is soft; 0 is the hard limit.
-        dim: the dimension to select along.
+        dim: the dimension to select along; several of them share one budget, and None is all. Their
+            scores are copied unless they are adjacent, in order, and lie so in memory: of a
+            contiguous tensor ``(1, 2)`` and None are not copied, ``(0, 2)`` and ``(2, 1)`` are.
         largest: select the largest scores, or the smallest.
         mask: boolean, broadcasts to ``scores``; False leaves a score out (p = 0, gradient 0).
+        clamp: limit k to the number of scores that take part in a row, so that a short row is
+            taken whole. Where that limits k its gradient is 0. A hard mask rounds k down, too.
+            The scores are read once more for it.
         hard: return the hard mask of exactly k ones with the soft mask's gradient (straight
-            through). Needs a whole k; the earliest of tied scores wins.
-        return_threshold: also return b, detached, in the shape of ``scores`` without ``dim``.
+            through). Needs a whole k; the earliest of tied scores wins, in the order of ``dim``.
+        return_threshold: also return b, detached, in the shape of ``scores`` without ``dim``. With
+            ``hard=True`` it is the boundary of the hard mask: the best score that is left out, so
+            that ``scores > b`` is the mask up to ties at b; -inf where none is left out (+inf for
+            the smallest).
         warm_start: an earlier threshold. It changes the speed, and the result by rounding at most.
         solver: ``"auto"`` takes the fastest backend; a name takes that algorithm in plain torch.
         validate: look at the values of k and temperature and raise for a row that has no answer.
             Without it such a row is NaN when k or temperature is a tensor, because looking would
-            make a GPU wait. Numbers are always checked.
+            make a GPU wait. Numbers are always checked. A compiled graph looks when it runs.
 
     Returns:
         The mask, in the shape and dtype of ``scores`` (float32 under autocast), and the threshold
@@ -98,9 +109,21 @@ def soft_topk(
         >>> p[0].backward()
         >>> scores.grad
         tensor([ 0.0468, -0.0219, -0.0219, -0.0030])
+
+        One budget for a whole batch, and a threshold for inference, where rows come one by one:
+
+        >>> batch = torch.tensor([[4.0, 1.0, 0.0], [3.0, 2.0, 5.0]])
+        >>> chosen, b = soft_topk(batch, k=3, hard=True, dim=None, return_threshold=True)
+        >>> chosen
+        tensor([[1., 0., 0.],
+                [1., 0., 1.]])
+        >>> (batch[1] > b).float()
+        tensor([1., 0., 1.])
     """
     output = "hard" if hard else "mask"
-    call = prepare(scores, k, temperature, dim, largest, mask, output, warm_start, solver, validate)
+    call = prepare(
+        *(scores, k, temperature, dim, largest, mask, output, warm_start, solver, validate, clamp)
+    )
     if not return_threshold:
         return call.restore(call.write())
     out, b = call.write_with_threshold()
@@ -112,9 +135,10 @@ def log_soft_topk(
     k: Number | Tensor,
     temperature: Number | Tensor = 1.0,
     *,
-    dim: int = -1,
+    dim: Dim = -1,
     largest: bool = True,
     mask: Tensor | None = None,
+    clamp: bool = False,
     warm_start: Tensor | None = None,
     solver: SolverName = "auto",
     validate: bool = False,
@@ -133,7 +157,9 @@ def log_soft_topk(
         >>> log_soft_topk(scores, k=1)
         tensor([  -0.0000, -150.6931, -450.6931])
     """
-    call = prepare(scores, k, temperature, dim, largest, mask, "log", warm_start, solver, validate)
+    call = prepare(
+        *(scores, k, temperature, dim, largest, mask, "log", warm_start, solver, validate, clamp)
+    )
     return call.restore(call.write())
 
 
@@ -142,9 +168,10 @@ def threshold(
     k: Number | Tensor,
     temperature: Number | Tensor = 1.0,
     *,
-    dim: int = -1,
+    dim: Dim = -1,
     largest: bool = True,
     mask: Tensor | None = None,
+    clamp: bool = False,
     warm_start: Tensor | None = None,
     solver: SolverName = "auto",
     validate: bool = False,
@@ -160,13 +187,12 @@ def threshold(
         >>> threshold(torch.tensor([4.0, 3.0, 1.0, 0.0]), k=2, temperature=0.01)
         tensor(2.)
     """
-    call = prepare(
-        scores, k, temperature, dim, largest, mask, "threshold", warm_start, solver, validate
-    )
+    given = (scores, k, temperature, dim, largest, mask, "threshold", warm_start, solver)
+    call = prepare(*given, validate, clamp)
     return call.threshold()
 
 
-def lapsum(scores: Tensor, k: Number | Tensor, alpha: Number | Tensor, *, dim: int = -1) -> Tensor:
+def lapsum(scores: Tensor, k: Number | Tensor, alpha: Number | Tensor, *, dim: Dim = -1) -> Tensor:
     r"""The paper's operator: :math:`p_i = \sigma((b - r_i) / \alpha)` with mass k.
 
     A negative alpha gives the largest scores the highest probabilities, a positive one the
@@ -179,9 +205,12 @@ def lapsum(scores: Tensor, k: Number | Tensor, alpha: Number | Tensor, *, dim: i
     """
     if isinstance(alpha, Tensor):
         # The side may differ from row to row, and choosing it on the host would wait for a GPU.
-        dim = check_scores(scores, dim)
-        shape = scores.shape[:dim] + scores.shape[dim + 1 :]
-        smallest = (check_per_row("alpha", alpha, scores, shape).detach() > 0).unsqueeze(dim)
+        dims = check_dims(scores, dim)
+        selected = (dims,) if isinstance(dims, int) else dims
+        shape = torch.Size(x for i, x in enumerate(scores.shape) if i not in selected)
+        smallest = check_per_row("alpha", alpha, scores, shape).detach() > 0
+        for one in sorted(selected):
+            smallest = smallest.unsqueeze(one)
         return soft_topk(torch.where(smallest, -scores, scores), k, alpha.abs(), dim=dim)
     number = check_number("alpha", alpha)
     if not abs(number) < math.inf:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from . import _selection_autograd, _selection_ops
-from ._arguments import check_whole_number
+from . import _selection_autograd, _selection_ops, _traced
+from ._arguments import Dim, check_whole_number
 from ._autograd import is_plain
 from ._call import Number, prepare
 from ._ops import row_dtype
@@ -70,9 +70,15 @@ def select_topk(
     count = check_whole_number(k, dim)
     call = prepare(scores, count, temperature, dim, largest, mask, "hard", None, "auto", validate)
     settings = call.settings._replace(output="mask")
-    indices, weights = _selection_autograd.select_topk(
-        call.scores, count, call.temperature, call.mask, sorted, settings
-    )
+    if torch.compiler.is_compiling():
+        indices, weights = _traced.select_topk(
+            *(call.scores, count, call.temperature, settings.temperature_number, call.mask),
+            *(largest, sorted, settings.out_dtype),
+        )
+    else:
+        indices, weights = _selection_autograd.select_topk(
+            call.scores, count, call.temperature, call.mask, sorted, settings
+        )
     return Selection(call.restore(indices), call.restore(weights))
 
 
@@ -80,20 +86,23 @@ def hard_topk_mask(
     scores: Tensor,
     k: Number | Tensor,
     *,
-    dim: int = -1,
+    dim: Dim = -1,
     largest: bool = True,
     mask: Tensor | None = None,
+    clamp: bool = False,
     validate: bool = False,
 ) -> Tensor:
     """Mask of exactly k ones at the k largest scores, the earliest of tied scores first.
 
-    The hard counterpart of :func:`soft_topk`, in the scores' dtype, without a gradient.
+    The hard counterpart of :func:`soft_topk`, in the scores' dtype, without a gradient. ``dim`` and
+    ``clamp`` are those of :func:`soft_topk`: ties go by the order of ``dim``, and a clamped k is
+    rounded down.
 
     Example:
         >>> hard_topk_mask(torch.tensor([1.0, 3.0, 3.0, 3.0]), k=2)
         tensor([0., 1., 1., 0.])
     """
-    call = prepare(scores, k, 0.0, dim, largest, mask, "hard", None, "auto", validate)
+    call = prepare(scores, k, 0.0, dim, largest, mask, "hard", None, "auto", validate, clamp)
     return call.restore(call.detach().write())
 
 
@@ -102,9 +111,10 @@ def sample_topk(
     k: Number | Tensor,
     temperature: Number | Tensor = 1.0,
     *,
-    dim: int = -1,
+    dim: Dim = -1,
     largest: bool = True,
     mask: Tensor | None = None,
+    clamp: bool = False,
     generator: torch.Generator | None = None,
     validate: bool = False,
 ) -> Tensor:
@@ -113,7 +123,7 @@ def sample_topk(
     Systematic sampling: one uniform number u per row, and score i is taken when the running sum of
     p passes one of u, u + 1, ..., u + k - 1. Without a gradient, in the scores' dtype, and the same
     for the same seed and backend. Which scores come together depends on their order: shuffle them
-    where pairs matter.
+    where pairs matter. ``dim`` and ``clamp`` are those of :func:`hard_topk_mask`.
 
     Example:
         >>> generator = torch.Generator().manual_seed(0)
@@ -121,12 +131,16 @@ def sample_topk(
         >>> float(drawn.sum())
         10.0
     """
-    call = prepare(scores, k, temperature, dim, largest, mask, "hard", None, "auto", validate)
+    given = (scores, k, temperature, dim, largest, mask, "hard", None, "auto")
+    call = prepare(*given, validate, clamp)
     call, settings = call.detach(), call.settings
     rows = call.scores.shape[:-1]
     start = torch.rand(rows, generator=generator, device=scores.device, dtype=row_dtype(scores))
-    is_eager = is_plain(call.scores)
-    operator = _selection_ops.sample_topk if is_eager else torch.ops.fast_lapsum.sample_topk
+    operator: Any = _selection_ops.sample_topk
+    if torch.compiler.is_compiling():
+        operator = _traced.sample_topk
+    elif not is_plain(call.scores):
+        operator = torch.ops.fast_lapsum.sample_topk
     drawn = operator(
         call.scores,
         call.budget,
