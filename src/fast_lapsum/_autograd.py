@@ -150,7 +150,7 @@ def _call_backward(
         # One without memory, which forward mode makes.
         if not torch.compiler.is_compiling() and grad._is_zerotensor():
             grad = torch.zeros(grad.shape, dtype=grad.dtype, device=scores.device)
-    return operator(  # type: ignore[no-any-return]
+    found = operator(
         grad,
         scores,
         temperature,
@@ -161,6 +161,7 @@ def _call_backward(
         settings.output,
         per_row,
     )
+    return (found[0], found[1], found[2]) if per_row else (found[0], None, None)
 
 
 def _vjp(row: Row, grad: Tensor, settings: Settings) -> Gradients:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import SymFloat, Tensor
 
-from . import _autograd, _traced
+from . import _autograd, _ops, _selection_autograd, _selection_ops
 from ._arguments import (
     Dim,
     check_budget_number,
@@ -18,8 +18,9 @@ from ._arguments import (
     check_per_row,
     check_temperature_number,
     check_warm_start,
+    check_whole_number,
 )
-from ._derivatives import Settings
+from ._derivatives import Settings, transforms_active
 from ._layout import Moved, move_dims
 from ._ops import row_dtype
 from ._values import check_values, limit_budget
@@ -50,8 +51,6 @@ class Call(NamedTuple):
 
     def write(self) -> Tensor:
         """What the settings ask for, rows still last."""
-        if torch.compiler.is_compiling():
-            return self._traced()[0]
         return _autograd.soft_topk(*self[:6], with_threshold=False)[0]
 
     def write_with_threshold(self) -> tuple[Tensor, Tensor]:
@@ -59,8 +58,6 @@ class Call(NamedTuple):
         if self.settings.output == "hard":
             out = self.write()
             return out, self._boundary(out.detach())
-        if torch.compiler.is_compiling():
-            return self._traced()
         out, pair = _autograd.soft_topk(*self[:6], with_threshold=True)
         assert pair is not None
         settings, dtype = self.settings, self.scores.dtype
@@ -68,8 +65,6 @@ class Call(NamedTuple):
 
     def threshold(self) -> Tensor:
         """The thresholds alone, in the caller's sense."""
-        if torch.compiler.is_compiling():
-            return self._traced()[0]
         return _autograd.threshold(*self[:6])
 
     def restore(self, out: Tensor) -> Tensor:
@@ -78,22 +73,6 @@ class Call(NamedTuple):
         if moved is None:
             return out
         return out.movedim(-1, moved) if isinstance(moved, int) else moved.back(out)
-
-    def _traced(self) -> tuple[Tensor, Tensor]:
-        settings = self.settings
-        return _traced.soft_topk(  # type: ignore[no-any-return]
-            self.scores,
-            self.budget,
-            settings.budget_number,
-            self.temperature,
-            settings.temperature_number,
-            self.mask,
-            self.warm_start,
-            settings.largest,
-            settings.output,
-            settings.out_dtype,
-            settings.solver,
-        )
 
     def _boundary(self, hard: Tensor) -> Tensor:
         """The first score that a hard mask leaves out, beyond which lie the chosen ones."""
@@ -132,7 +111,9 @@ def prepare(
     if dims != scores.dim() - 1:
         scores, mask, moved = move_dims(scores, mask, dims)
     shape = scores.shape
-    budget, budget_number, row_temperature, temperature_number = None, 0.0, None, 1.0
+    budget, row_temperature = None, None
+    budget_number: Any = 0.0  # a number of the compiler's, in a graph
+    temperature_number: Any = 1.0
     is_hard = output == "hard"
     if isinstance(k, Tensor):
         budget = check_per_row("k", k, scores, shape[:-1])
@@ -152,16 +133,57 @@ def prepare(
         if validate:
             t = row_temperature
             t = _full(scores, temperature_number) if t is None else t.detach()
-            rows = check_values(looked_at, rows, t, mask, largest, is_hard, clamp)
+            checked = check_values(looked_at, rows, t, mask, largest, is_hard, clamp)
+            if checked is not rows:  # in a graph
+                budget, rows, budget_number = checked, checked, 0.0
         if clamp:
-            rows = limit_budget(looked_at, rows, mask, largest, is_hard)
-        if clamp or torch.compiler.is_compiling():
-            budget, budget_number = rows, 0.0
+            budget = limit_budget(looked_at, rows, mask, largest, is_hard)
+            budget_number = 0.0
+    if isinstance(budget_number, SymFloat) or isinstance(temperature_number, SymFloat):
+        budget, budget_number, row_temperature, temperature_number = _changing(
+            scores, budget, budget_number, row_temperature, temperature_number
+        )
     out_dtype = scores.dtype
     if out_dtype.itemsize == 2 and torch.is_autocast_enabled(scores.device.type):
         out_dtype = torch.float32
     settings = Settings(budget_number, temperature_number, largest, output, out_dtype, solver)
     return Call(scores, budget, row_temperature, mask, warm_start, settings, moved)
+
+
+def select(
+    scores: Tensor,
+    k: int,
+    temperature: Number | Tensor,
+    dim: int,
+    largest: bool,
+    mask: Tensor | None,
+    is_sorted: bool,
+    validate: bool,
+) -> tuple[Tensor, Tensor]:
+    """Places and weights of the selected scores."""
+    count = check_whole_number(k, dim)
+    call = prepare(scores, count, temperature, dim, largest, mask, "hard", None, "auto", validate)
+    settings = call.settings._replace(output="mask")
+    indices, weights = _selection_autograd.select_topk(
+        call.scores, count, call.temperature, call.mask, is_sorted, settings
+    )
+    return call.restore(indices), call.restore(weights)
+
+
+def sample(call: Call, generator: torch.Generator | None = None) -> Tensor:
+    """A random mask, rows still last."""
+    call, settings = call.detach(), call.settings
+    scores, k, t = call.scores, settings.budget_number, settings.temperature_number
+    start = torch.rand(
+        scores.shape[:-1], generator=generator, device=scores.device, dtype=row_dtype(scores)
+    )
+    operator: Any = _selection_ops.sample_topk
+    if not _autograd.is_plain(scores):
+        operator = _ops.operator("sample_topk", k, t)
+    return operator(  # type: ignore[no-any-return]
+        *(scores, call.budget, k, call.temperature, t, call.mask, start),
+        *(settings.largest, settings.out_dtype),
+    )
 
 
 def _full(scores: Tensor, number: float) -> Tensor:
@@ -170,3 +192,19 @@ def _full(scores: Tensor, number: float) -> Tensor:
     """
     one = scores.new_ones((), dtype=row_dtype(scores))
     return (one * number).expand(scores.shape[:-1])
+
+
+def _changing(
+    scores: Tensor, budget: Tensor | None, k: float, temperature: Tensor | None, t: float
+) -> tuple[Tensor | None, float | Tensor, Tensor | None, float | Tensor]:
+    """Budget and temperature for a graph of which one is a number that changes and is not whole.
+
+    The compiler holds it as a scalar tensor in the host's memory, and so do the operators: as a
+    number it would be compiled anew for every value. A whole one may change as it is.
+    """
+    if transforms_active():  # which are not to find tensors among the settings
+        budget = _full(scores, k) if budget is None else budget
+        return budget, 0.0, _full(scores, t) if temperature is None else temperature, 1.0
+    # A product with one is what such a number may be used in, and what the compiler leaves out.
+    one = torch.ones((), dtype=torch.float64, device="cpu")
+    return budget, one * k, temperature, one * t

@@ -39,7 +39,7 @@ SOFT_TOPK = (
 )
 SOFT_TOPK_BACKWARD = (
     "(Tensor grad, Tensor scores, Tensor? temperature, Scalar temperature_number, Tensor? mask,"
-    " Tensor threshold, bool largest, str output, bool per_row) -> (Tensor, Tensor, Tensor)"
+    " Tensor threshold, bool largest, str output, bool per_row) -> Tensor[]"
 )
 #: For operators that look at numbers when they are called: a graph of CUDA launches would repeat
 #: what they saw when it was recorded, or could not wait.
@@ -164,12 +164,9 @@ def soft_topk_backward(
     return grads if per_row else (grads[0], None, None)
 
 
-def _soft_topk_backward_tensors(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """The same as an operator must have it: empty tensors for what was not asked for."""
-    d_scores, d_budget, d_temperature = soft_topk_backward(*args)
-    if d_budget is None or d_temperature is None:
-        return d_scores, *_no_rows(d_scores)
-    return d_scores, d_budget, d_temperature
+def _soft_topk_backward_tensors(*args: Any) -> list[Tensor]:
+    """The same as an operator must have it: a list of what was asked for."""
+    return [found for found in soft_topk_backward(*args) if found is not None]
 
 
 def _fake_soft_topk(
@@ -201,21 +198,14 @@ def _fake_soft_topk_backward(
     largest: bool,
     output: str,
     per_row: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    if not per_row:
-        return torch.empty_like(scores), *_no_rows(scores)
-    d_budget = scores.new_empty(scores.shape[:-1], dtype=row_dtype(scores))
-    return torch.empty_like(scores), d_budget, torch.empty_like(d_budget)
+) -> list[Tensor]:
+    of_rows = (scores.new_empty(scores.shape[:-1], dtype=row_dtype(scores)) for _ in range(2))
+    return [torch.empty_like(scores), *(of_rows if per_row else ())]
 
 
 def row_dtype(scores: Tensor) -> torch.dtype:
     """The dtype of budgets, temperatures and their gradients."""
     return torch.float32 if scores.device.type == "mps" else torch.float64
-
-
-def _no_rows(scores: Tensor) -> tuple[Tensor, Tensor]:
-    wide = row_dtype(scores)
-    return scores.new_empty((0,), dtype=wide), scores.new_empty((0,), dtype=wide)
 
 
 def per_row_values(values: Tensor | None, number: float, scores: Tensor) -> Tensor:
@@ -242,7 +232,7 @@ def _vmap_soft_topk_backward(name: str, info: Any, in_dims: Dims, *args: Any) ->
     out = getattr(torch.ops.fast_lapsum, name)(
         grad, scores, temperature, args[3], mask, threshold, *args[6:]
     )
-    return out, (0, 0, 0) if args[8] else (0, None, None)
+    return out, [0] * len(out)
 
 
 def batch_first(

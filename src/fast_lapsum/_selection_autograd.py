@@ -93,7 +93,7 @@ class SelectTopK(torch.autograd.Function):
             operator = _ops.operator("select_topk_backward", settings.temperature_number)
             if not torch.compiler.is_compiling() and grad._is_zerotensor():
                 grad = torch.zeros(grad.shape, dtype=grad.dtype, device=scores.device)
-        d_scores, d_temperature = operator(
+        found = operator(
             grad,
             indices,
             scores,
@@ -104,8 +104,7 @@ class SelectTopK(torch.autograd.Function):
             settings.largest,
             ctx.needs_input_grad[1],
         )
-        for_temperature = d_temperature if ctx.needs_input_grad[1] else None
-        return d_scores, for_temperature, None, None, None, None
+        return found[0], found[1] if ctx.needs_input_grad[1] else None, None, None, None, None
 
 
 class TransformableSelectTopK(torch.autograd.Function):

@@ -26,7 +26,7 @@ SELECT_TOPK = (
 )
 SELECT_TOPK_BACKWARD = (
     "(Tensor grad, Tensor indices, Tensor scores, Tensor? temperature, Scalar temperature_number,"
-    " Tensor? mask, Tensor threshold, bool largest, bool per_row) -> (Tensor, Tensor)"
+    " Tensor? mask, Tensor threshold, bool largest, bool per_row) -> Tensor[]"
 )
 SAMPLE_TOPK = (
     "(Tensor scores, Tensor? budget, Scalar budget_number, Tensor? temperature,"
@@ -165,12 +165,9 @@ def sample_topk(
     )[0]
 
 
-def _select_topk_backward_tensors(*args: Any) -> tuple[Tensor, Tensor]:
-    """The same as an operator must have it: an empty tensor for what was not asked for."""
-    d_scores, d_temperature = select_topk_backward(*args)
-    if d_temperature is None:
-        d_temperature = d_scores.new_empty((0,), dtype=row_dtype(d_scores))
-    return d_scores, d_temperature
+def _select_topk_backward_tensors(*args: Any) -> list[Tensor]:
+    """The same as an operator must have it: a list of what was asked for."""
+    return [found for found in select_topk_backward(*args) if found is not None]
 
 
 def _fake_select_topk(
@@ -215,9 +212,11 @@ def _fake_select_topk_backward(
     threshold: Tensor,
     largest: bool,
     per_row: bool,
-) -> tuple[Tensor, Tensor]:
-    rows = scores.shape[:-1] if per_row else (0,)
-    return torch.empty_like(scores), scores.new_empty(rows, dtype=row_dtype(scores))
+) -> list[Tensor]:
+    d_scores = torch.empty_like(scores)
+    if not per_row:
+        return [d_scores]
+    return [d_scores, scores.new_empty(scores.shape[:-1], dtype=row_dtype(scores))]
 
 
 def _vmap_select_topk(name: str, info: Any, in_dims: Dims, *args: Any) -> tuple[Any, Any]:
@@ -235,7 +234,7 @@ def _vmap_select_topk_backward(name: str, info: Any, in_dims: Dims, *args: Any) 
     out = getattr(torch.ops.fast_lapsum, name)(
         grad, indices, scores, temperature, args[4], mask, threshold, *args[7:]
     )
-    return out, (0, 0 if args[8] else None)
+    return out, [0] * len(out)
 
 
 def _vmap_sample_topk(name: str, info: Any, in_dims: Dims, *args: Any) -> tuple[Any, Any]:

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from ._autograd import is_plain
 from ._ops import LOOKS_AT_NUMBERS, NAMESPACE, row_dtype
 from .solvers.backend import hottest
 
@@ -25,7 +26,7 @@ def check_values(
     In a compiled graph it is an operator, kept there by the zero that it adds to the budget.
     """
     given = (scores, budget.detach(), temperature, mask, largest, hard, clamp)
-    if not torch.compiler.is_compiling():
+    if is_plain(scores):
         _raise_for_values(*given)
         return budget
     return budget + torch.ops.fast_lapsum.check_values(*given)  # type: ignore[no-any-return]

@@ -8,6 +8,7 @@ from typing import Literal, overload
 import torch
 from torch import Tensor
 
+from . import _traced
 from ._arguments import Dim, check_dims, check_number, check_per_row
 from ._call import Number, SolverName, prepare
 
@@ -121,9 +122,11 @@ def soft_topk(
         tensor([1., 0., 1.])
     """
     output = "hard" if hard else "mask"
-    call = prepare(
-        *(scores, k, temperature, dim, largest, mask, output, warm_start, solver, validate, clamp)
-    )
+    given = (scores, k, temperature, dim, largest, mask, output, warm_start, solver)
+    if torch.compiler.is_compiling():
+        found = _traced.soft_topk(*given, validate, clamp, return_threshold)
+        return (found[0], found[1]) if return_threshold else found[0]
+    call = prepare(*given, validate, clamp)
     if not return_threshold:
         return call.restore(call.write())
     out, b = call.write_with_threshold()
@@ -157,9 +160,10 @@ def log_soft_topk(
         >>> log_soft_topk(scores, k=1)
         tensor([  -0.0000, -150.6931, -450.6931])
     """
-    call = prepare(
-        *(scores, k, temperature, dim, largest, mask, "log", warm_start, solver, validate, clamp)
-    )
+    given = (scores, k, temperature, dim, largest, mask, "log", warm_start, solver)
+    if torch.compiler.is_compiling():
+        return _traced.soft_topk(*given, validate, clamp)[0]
+    call = prepare(*given, validate, clamp)
     return call.restore(call.write())
 
 
@@ -188,6 +192,8 @@ def threshold(
         tensor(2.)
     """
     given = (scores, k, temperature, dim, largest, mask, "threshold", warm_start, solver)
+    if torch.compiler.is_compiling():
+        return _traced.soft_topk(*given, validate, clamp)[0]
     call = prepare(*given, validate, clamp)
     return call.threshold()
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from . import _selection_autograd, _selection_ops, _traced
-from ._arguments import Dim, check_whole_number
-from ._autograd import is_plain
-from ._call import Number, prepare
-from ._ops import row_dtype
+from . import _traced
+from ._arguments import Dim
+from ._call import Number, prepare, sample, select
 
 
 class Selection(NamedTuple):
@@ -67,19 +65,8 @@ def select_topk(
         >>> scores.grad
         tensor([-0.2553,  0.0327, -0.0190,  0.2415])
     """
-    count = check_whole_number(k, dim)
-    call = prepare(scores, count, temperature, dim, largest, mask, "hard", None, "auto", validate)
-    settings = call.settings._replace(output="mask")
-    if torch.compiler.is_compiling():
-        indices, weights = _traced.select_topk(
-            *(call.scores, count, call.temperature, settings.temperature_number, call.mask),
-            *(largest, sorted, settings.out_dtype),
-        )
-    else:
-        indices, weights = _selection_autograd.select_topk(
-            call.scores, count, call.temperature, call.mask, sorted, settings
-        )
-    return Selection(call.restore(indices), call.restore(weights))
+    call = _traced.select_topk if torch.compiler.is_compiling() else select
+    return Selection(*call(scores, k, temperature, dim, largest, mask, sorted, validate))
 
 
 def hard_topk_mask(
@@ -102,7 +89,10 @@ def hard_topk_mask(
         >>> hard_topk_mask(torch.tensor([1.0, 3.0, 3.0, 3.0]), k=2)
         tensor([0., 1., 1., 0.])
     """
-    call = prepare(scores, k, 0.0, dim, largest, mask, "hard", None, "auto", validate, clamp)
+    given = (scores, k, 0.0, dim, largest, mask, "hard", None, "auto", validate, clamp)
+    if torch.compiler.is_compiling():
+        return _traced.soft_topk(*given)[0].detach()
+    call = prepare(*given)
     return call.restore(call.detach().write())
 
 
@@ -131,25 +121,8 @@ def sample_topk(
         >>> float(drawn.sum())
         10.0
     """
-    given = (scores, k, temperature, dim, largest, mask, "hard", None, "auto")
-    call = prepare(*given, validate, clamp)
-    call, settings = call.detach(), call.settings
-    rows = call.scores.shape[:-1]
-    start = torch.rand(rows, generator=generator, device=scores.device, dtype=row_dtype(scores))
-    operator: Any = _selection_ops.sample_topk
-    if torch.compiler.is_compiling():
-        operator = _traced.sample_topk
-    elif not is_plain(call.scores):
-        operator = torch.ops.fast_lapsum.sample_topk
-    drawn = operator(
-        call.scores,
-        call.budget,
-        settings.budget_number,
-        call.temperature,
-        settings.temperature_number,
-        call.mask,
-        start,
-        settings.largest,
-        settings.out_dtype,
-    )
-    return call.restore(drawn)
+    given = (scores, k, temperature, dim, largest, mask)
+    if torch.compiler.is_compiling() and generator is None:
+        return _traced.soft_topk(*given, "sample", None, "auto", validate, clamp)[0]
+    call = prepare(*given, "hard", None, "auto", validate, clamp)
+    return call.restore(sample(call, generator))
