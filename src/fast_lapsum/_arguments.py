@@ -90,7 +90,7 @@ def check_budget_number(k: float, count: int, hard: bool, clamp: bool = False) -
         return
     if not 0 <= k <= count:
         raise ValueError(f"k must lie in [0, {count}] for {count} scores per row, got k={k}")
-    if hard and k != int(k):
+    if hard and not isinstance(k, (int, torch.SymInt)) and not k.is_integer():
         raise ValueError(f"k must be a whole number for a hard mask of exactly k ones, got k={k}")
 
 

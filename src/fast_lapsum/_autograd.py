@@ -236,7 +236,10 @@ class SoftTopK(torch.autograd.Function):
 
 
 class TransformableSoftTopK(torch.autograd.Function):
-    """The same function for ``torch.func`` transforms and forward-mode AD."""
+    """The same function for ``torch.func`` transforms and forward-mode AD.
+
+    The settings come one by one, by name: compilers miscount what comes behind a star.
+    """
 
     generate_vmap_rule = True
 
@@ -247,9 +250,15 @@ class TransformableSoftTopK(torch.autograd.Function):
         temperature: Tensor | None,
         mask: Tensor | None,
         warm_start: Tensor | None,
-        *fields: Any,
+        budget_number: float,
+        temperature_number: float,
+        largest: bool,
+        output: str,
+        out_dtype: torch.dtype,
+        solver: str,
     ) -> tuple[Tensor, Tensor]:
-        return _call_operator(scores, budget, temperature, mask, warm_start, Settings(*fields))
+        settings = Settings(budget_number, temperature_number, largest, output, out_dtype, solver)
+        return _call_operator(scores, budget, temperature, mask, warm_start, settings)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

@@ -208,6 +208,11 @@ def threshold_offset(
     return ThresholdOffset.apply(*inputs, settings)  # type: ignore[no-any-return,no-untyped-call]
 
 
+def is_traced() -> bool:
+    """Whether a compiler follows the call line by line, and no ``torch.func`` transform with it."""
+    return torch.compiler.is_compiling() and not torch._C._are_functorch_transforms_active()
+
+
 def transforms_active() -> bool:
     """Whether ``torch.func`` or forward-mode AD is at work: only new-style functions serve them."""
     return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
@@ -248,7 +253,12 @@ class TransformableThresholdOffset(torch.autograd.Function):
         temperature: Tensor | None,
         mask: Tensor | None,
         threshold: Tensor,
-        *fields: Any,
+        budget_number: float,
+        temperature_number: float,
+        largest: bool,
+        output: str,
+        out_dtype: torch.dtype,
+        solver: str,
     ) -> Tensor:
         return threshold[..., 1].clone()
 

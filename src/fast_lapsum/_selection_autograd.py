@@ -119,9 +119,15 @@ class TransformableSelectTopK(torch.autograd.Function):
         mask: Tensor | None,
         k: int,
         is_sorted: bool,
-        *fields: Any,
+        budget_number: float,
+        temperature_number: float,
+        largest: bool,
+        output: str,
+        out_dtype: torch.dtype,
+        solver: str,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        return _call_operator(scores, temperature, mask, k, is_sorted, Settings(*fields))
+        settings = Settings(budget_number, temperature_number, largest, output, out_dtype, solver)
+        return _call_operator(scores, temperature, mask, k, is_sorted, settings)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

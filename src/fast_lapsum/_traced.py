@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._arguments import Dim, check_number
+from ._arguments import Dim, check_number, check_whole_number
 from ._call import Number, prepare, sample, select
 from ._ops import NAMESPACE
 
@@ -70,8 +70,9 @@ def select_topk(
     validate: bool,
 ) -> tuple[Tensor, Tensor]:
     """Places and weights of the selected scores."""
+    count = check_whole_number(k, dim)
     given = (*_tensor_and_number("temperature", temperature), dim, largest, mask)
-    return torch.ops.fast_lapsum.call_select_topk(scores, k, *given, is_sorted, validate)  # type: ignore[no-any-return]
+    return torch.ops.fast_lapsum.call_select_topk(scores, count, *given, is_sorted, validate)  # type: ignore[no-any-return]
 
 
 def _tensor_and_number(name: str, value: Number | Tensor) -> tuple[Tensor | None, Number]:

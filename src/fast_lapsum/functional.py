@@ -11,6 +11,7 @@ from torch import Tensor
 from . import _traced
 from ._arguments import Dim, check_dims, check_number, check_per_row
 from ._call import Number, SolverName, prepare
+from ._derivatives import is_traced
 
 
 @overload
@@ -123,7 +124,7 @@ def soft_topk(
     """
     output = "hard" if hard else "mask"
     given = (scores, k, temperature, dim, largest, mask, output, warm_start, solver)
-    if torch.compiler.is_compiling():
+    if is_traced():
         found = _traced.soft_topk(*given, validate, clamp, return_threshold)
         return (found[0], found[1]) if return_threshold else found[0]
     call = prepare(*given, validate, clamp)
@@ -161,7 +162,7 @@ def log_soft_topk(
         tensor([  -0.0000, -150.6931, -450.6931])
     """
     given = (scores, k, temperature, dim, largest, mask, "log", warm_start, solver)
-    if torch.compiler.is_compiling():
+    if is_traced():
         return _traced.soft_topk(*given, validate, clamp)[0]
     call = prepare(*given, validate, clamp)
     return call.restore(call.write())
@@ -192,7 +193,7 @@ def threshold(
         tensor(2.)
     """
     given = (scores, k, temperature, dim, largest, mask, "threshold", warm_start, solver)
-    if torch.compiler.is_compiling():
+    if is_traced():
         return _traced.soft_topk(*given, validate, clamp)[0]
     call = prepare(*given, validate, clamp)
     return call.threshold()

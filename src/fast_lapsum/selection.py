@@ -10,6 +10,7 @@ from torch import Tensor
 from . import _traced
 from ._arguments import Dim
 from ._call import Number, prepare, sample, select
+from ._derivatives import is_traced
 
 
 class Selection(NamedTuple):
@@ -65,7 +66,7 @@ def select_topk(
         >>> scores.grad
         tensor([-0.2553,  0.0327, -0.0190,  0.2415])
     """
-    call = _traced.select_topk if torch.compiler.is_compiling() else select
+    call = _traced.select_topk if is_traced() else select
     return Selection(*call(scores, k, temperature, dim, largest, mask, sorted, validate))
 
 
@@ -90,7 +91,7 @@ def hard_topk_mask(
         tensor([0., 1., 1., 0.])
     """
     given = (scores, k, 0.0, dim, largest, mask, "hard", None, "auto", validate, clamp)
-    if torch.compiler.is_compiling():
+    if is_traced():
         return _traced.soft_topk(*given)[0].detach()
     call = prepare(*given)
     return call.restore(call.detach().write())
@@ -122,7 +123,7 @@ def sample_topk(
         10.0
     """
     given = (scores, k, temperature, dim, largest, mask)
-    if torch.compiler.is_compiling() and generator is None:
+    if is_traced() and generator is None:
         return _traced.soft_topk(*given, "sample", None, "auto", validate, clamp)[0]
     call = prepare(*given, "hard", None, "auto", validate, clamp)
     return call.restore(sample(call, generator))
