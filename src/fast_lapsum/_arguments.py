@@ -96,7 +96,7 @@ def check_budget_number(k: float, count: int, hard: bool, clamp: bool = False) -
 
 def check_whole_number(k: object, dim: object) -> int:
     """The one k of a selection, and the one dimension it is made along."""
-    if isinstance(dim, (tuple, list)):
+    if dim is None or isinstance(dim, (tuple, list)):
         raise TypeError(
             "dim must be an int: an index along several dimensions at once would have no meaning; "
             f"flatten them into one, got dim={dim}"

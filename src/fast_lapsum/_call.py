@@ -77,8 +77,9 @@ class Call(NamedTuple):
     def _boundary(self, hard: Tensor) -> Tensor:
         """The first score that a hard mask leaves out, beyond which lie the chosen ones."""
         scores, nothing = self.scores.detach(), -math.inf if self.settings.largest else math.inf
-        if not scores.shape[-1]:
-            return scores.new_full(scores.shape[:-1], nothing, dtype=compute_dtype(scores.dtype))
+        if not scores.shape[-1]:  # a budget of 0 is all that there can be
+            empty = scores.new_full(scores.shape[:-1], nothing, dtype=compute_dtype(scores.dtype))
+            return empty if self.budget is None else empty.masked_fill(self.budget != 0, math.nan)
         taken = hard == 1
         taken = taken if self.mask is None else taken | ~self.mask
         left = scores.masked_fill(taken, nothing)

@@ -250,6 +250,32 @@ def hard_row(scores: Tensor, budget: float) -> Tensor:
     return mask
 
 
+def clamped_budget(scores: Tensor, budget: float, hard: bool = False) -> float:
+    """k limited to the number of valid scores of the row, and rounded down for a hard mask.
+
+    Where it is limited the gradient for k is 0; rounding down leaves the gradient alone.
+
+    >>> clamped_budget(torch.tensor([1.0, -math.inf, 2.0]), 2.5), clamped_budget(torch.ones(3), 2.5)
+    (2.0, 2.5)
+    """
+    limited = min(budget, float((scores != -math.inf).sum()))
+    return float(math.floor(limited)) if hard else limited
+
+
+def boundary_row(scores: Tensor, budget: float) -> float:
+    """The largest score that the hard mask leaves out: b with scores > b the mask, up to ties at b.
+
+    -inf where no valid score is left out; NaN without an answer.
+
+    >>> boundary_row(torch.tensor([4.0, 1.0, 3.0]), 2)
+    1.0
+    """
+    mask = hard_row(scores, budget)
+    if mask.isnan().any():
+        return math.nan
+    return max(scores[mask == 0].tolist(), default=-math.inf)
+
+
 def sample_row(scores: Tensor, budget: float, temperature: float, start: float) -> Tensor:
     """Systematic sampling: score i is taken where the running sum of p passes one of start + j.
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .._layout import groups
-from ..solvers.backend import budget_error, compute_dtype
+from ..solvers.backend import check_budget_fits, compute_dtype
 from . import loader
 
 DTYPE = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3}
@@ -84,7 +84,9 @@ def forward(
         numbers = (budget_number, temperature_number)
         per_row_tensors = (threshold, None, None, passes)
         made = (x[0] for x in records(head, flags, tensors, numbers, per_row_tensors))
-    check_limits([call("lapsum_forward", record) for record in made], budget, budget_number)
+    limits = [call("lapsum_forward", record) for record in made]
+    if budget is None and max(limits, default=-1) >= 0:
+        check_budget_fits(scores, mask, largest, budget_number)
     return out, threshold
 
 
@@ -163,12 +165,6 @@ def call(name: str, record: bytes) -> int:
     if result == -2:
         raise MemoryError("the fast-lapsum kernel could not get the memory for its sample and band")
     return result
-
-
-def check_limits(limits: list[int], budget: Tensor | None, budget_number: float) -> None:
-    """Raise where a budget that came as a number is over what some row can spend."""
-    if budget is None and (over := [limit for limit in limits if limit >= 0]):
-        raise budget_error(budget_number, min(over))
 
 
 def as_double(values: Tensor | None) -> Tensor | None:

@@ -7,7 +7,7 @@ import struct
 import torch
 from torch import Tensor
 
-from ..solvers.backend import compute_dtype
+from ..solvers.backend import check_budget_fits, compute_dtype
 from . import kernel
 
 #: What SelectCall of call.hpp has after its Call: count, sorted, indices, values.
@@ -91,7 +91,8 @@ def sample(
     for record, first_row in kernel.records(head, flags, tensors, numbers, (None,) * 4):
         at = _START.pack(start.data_ptr() + first_row * start.element_size())
         limits.append(kernel.call("lapsum_sample", record + at))
-    kernel.check_limits(limits, budget, budget_number)
+    if budget is None and max(limits, default=-1) >= 0:
+        check_budget_fits(scores, mask, largest, budget_number)
     return out
 
 

@@ -93,15 +93,13 @@ def check_budget_fits(scores: Tensor, mask: Tensor | None, largest: bool, k: flo
     valid = scores != (-math.inf if largest else math.inf)
     valid = valid if mask is None else valid & mask
     counts = valid.sum(-1).masked_fill(scores.isnan().any(-1), scores.shape[-1])
-    if counts.numel() and k > (least := int(counts.min())):
-        raise budget_error(k, least)
-
-
-def budget_error(k: float, valid_count: int) -> ValueError:
-    """The error for a budget that no row of ``valid_count`` scores can spend."""
-    return ValueError(
-        f"k must be at most {valid_count}, the number of scores that take part in a row (not "
-        f"masked out, not -inf), got k={k:g}"
+    if not counts.numel() or k <= (least := int(counts.min())):
+        return
+    where = tuple(int(i) for i in (counts == least).nonzero()[0])
+    row = f" in row {where}" if where else ""
+    raise ValueError(
+        f"k must be at most {least}, the number of scores that take part in a row (not masked out, "
+        f"not -inf), got k={k:g}{row}"
     )
 
 
