@@ -270,10 +270,9 @@ def boundary_row(scores: Tensor, budget: float) -> float:
     >>> boundary_row(torch.tensor([4.0, 1.0, 3.0]), 2)
     1.0
     """
-    mask = hard_row(scores, budget)
-    if mask.isnan().any():
+    if math.isnan(solve_row(scores, budget, 0.0).hi) or budget != int(budget):
         return math.nan
-    return max(scores[mask == 0].tolist(), default=-math.inf)
+    return max(scores[hard_row(scores, budget) == 0].tolist(), default=-math.inf)
 
 
 def sample_row(scores: Tensor, budget: float, temperature: float, start: float) -> Tensor:

@@ -13,7 +13,17 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from . import compare, environment, options, records, runner, sources, stale, tables
+from . import (
+    compare,
+    compiled_commands,
+    environment,
+    options,
+    records,
+    runner,
+    sources,
+    stale,
+    tables,
+)
 from .display import Display, duration, print_table
 from .experiment import Experiment, Record, Settings
 from .experiments import EXPERIMENTS, module_of
@@ -26,6 +36,7 @@ errors = Console(stderr=True)
 
 def register(app: typer.Typer) -> None:
     """Add a command for every experiment, all of them, what changed and what is out of date."""
+    compiled_commands.register(app)
     for name, experiment in EXPERIMENTS.items():
         app.command(name=name, help=_help(experiment), epilog=f"Example: {_example(name)}")(
             _command(name)

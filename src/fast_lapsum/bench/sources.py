@@ -51,6 +51,8 @@ OPERATOR = Needs(
         "_layout.py",
         "_ops.py",
         "_selection_*.py",
+        "_traced.py",
+        "_values.py",
         "solvers/*.py",
     ),
     cpu=("cpu/*.py", "cpu/*.?pp"),
@@ -107,6 +109,12 @@ KINDS: dict[str, Needs] = {
             *_in("bench", "gpu_timing", "parity", "timing"),
         )
     ),
+    "compiled": Needs(
+        (
+            *_in("bench", "compiled", "gpu_bars", "gpu_case", "gpu_parity"),
+            *_in("bench", "gpu_timing", "parity", "timing"),
+        )
+    ),
     "hunt": Needs(()),  # rows are put together and judged outside of the package
     "large-n": Needs(
         (
@@ -151,6 +159,7 @@ NO_FIGURE: Globs = (
     *_in("bench", "__init__", "cliff_tables", "commands", "compare", "demo", "display"),
     *_in(
         "bench",
+        "compiled_commands",
         "environment",
         "function_commands",
         "gpu_commands",
