@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -69,23 +69,23 @@ def forward(
         threshold = scores.new_empty((*shape[:-1], 2), dtype=compute_dtype(dtype))
     head = (DTYPE[dtype], DTYPE[out_dtype], 0)
     flags = flags_of(largest, output, most_passes)
-    made: Iterable[bytes]
     if budget is temperature is mask is warm_start is passes is None and scores.is_contiguous():
         n = shape[-1]
         row_count = 1 if len(shape) == 1 else math.prod(shape[:-1])
         at = (scores.data_ptr(), n, 0, 1)
         to = _NO_TENSOR if output == "threshold" else (out.data_ptr(), n, 0, 1)
         pointers = (budget_number, temperature_number, threshold.data_ptr(), 0, 0, 0)
-        made = (_CALL.pack(*head, row_count, 1, n, *flags, *at, *_NO_TENSORS, *to, *pointers),)
+        record = _CALL.pack(*head, row_count, 1, n, *flags, *at, *_NO_TENSORS, *to, *pointers)
+        limit = call("lapsum_forward", record)
     else:
         budget, temperature, warm_start = map(as_double, (budget, temperature, warm_start))
         written = None if output == "threshold" else out
         tensors = (scores, mask, budget, temperature, warm_start, None, written)
         numbers = (budget_number, temperature_number)
         per_row_tensors = (threshold, None, None, passes)
-        made = (x[0] for x in records(head, flags, tensors, numbers, per_row_tensors))
-    limits = [call("lapsum_forward", record) for record in made]
-    if budget is None and max(limits, default=-1) >= 0:
+        made = records(head, flags, tensors, numbers, per_row_tensors)
+        limit = max((call("lapsum_forward", x[0]) for x in made), default=-1)
+    if limit >= 0 and budget is None:
         check_budget_fits(scores, mask, largest, budget_number)
     return out, threshold
 
@@ -113,7 +113,6 @@ def backward(
     dtype = DTYPE[scores.dtype]
     head = (dtype, dtype, DTYPE[grad.dtype])
     flags = flags_of(largest, output)
-    made: Iterable[bytes]
     is_contiguous = scores.is_contiguous() and grad.is_contiguous()
     if temperature is mask is d_budget is None and is_contiguous:
         shape = scores.shape
@@ -123,14 +122,13 @@ def backward(
         of_grad = (1, 0, 0) if output == "threshold" else (n, 0, 1)
         to = (grad.data_ptr(), *of_grad, out.data_ptr(), n, 0, 1)
         pointers = (0.0, temperature_number, threshold.data_ptr(), 0, 0, 0)
-        made = (_CALL.pack(*head, row_count, 1, n, *flags, *at, *to, *pointers),)
+        call("lapsum_backward", _CALL.pack(*head, row_count, 1, n, *flags, *at, *to, *pointers))
     else:
         tensors = (scores, mask, None, as_double(temperature), None, grad, out)
         per_row_tensors = (threshold, d_budget, d_temperature, None)
         numbers = (0.0, temperature_number)
-        made = (x[0] for x in records(head, flags, tensors, numbers, per_row_tensors))
-    for record in made:
-        call("lapsum_backward", record)
+        for record, _ in records(head, flags, tensors, numbers, per_row_tensors):
+            call("lapsum_backward", record)
     return out, d_budget, d_temperature
 
 

@@ -9,6 +9,7 @@ the hard limit, which is one with t = 0 or hi = +inf, it is (boundary score, sha
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -39,6 +40,7 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
+@functools.cache
 def hottest(dtype: torch.dtype) -> float:
     """The highest temperature for scores of this dtype."""
     return torch.finfo(compute_dtype(dtype)).max / HOTTEST
