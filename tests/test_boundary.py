@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -81,6 +82,18 @@ def test_one_for_a_whole_batch_and_its_gradient() -> None:
     upstream = normal(4, 10, seed=1)
     one, two = (torch.autograd.grad(x, scores, upstream)[0] for x in (mask, plain))
     assert torch.equal(one, two)
+
+
+@pytest.mark.parametrize("n", [20, 700, 5000])
+@pytest.mark.parametrize("k", [0, 5, "all"])
+def test_it_may_be_the_next_warm_start(backend: str, n: int, k: Any) -> None:
+    """An infinite one, too: of a layer that takes all there is."""
+    scores, count = normal(3, n, dtype=torch.float32), n if k == "all" else k
+    cold, b = _boundary(scores, count, solver=backend)
+    assert torch.equal(_boundary(scores, count, solver=backend, warm_start=b)[0], cold)
+    soft = soft_topk(scores, count, 0.5, solver=backend)
+    warm = soft_topk(scores, count, 0.5, solver=backend, warm_start=b)
+    torch.testing.assert_close(warm, soft)
 
 
 @pytest.mark.usefixtures("fresh_compiler")
