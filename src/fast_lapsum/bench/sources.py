@@ -148,7 +148,7 @@ NO_FIGURE: Globs = (
     "__main__.py",
     "backends/__init__.py",
     "cli.py",
-    "nn.py",
+    "nn/*.py",
     *_in("bench", "__init__", "cliff_tables", "commands", "compare", "demo", "display"),
     *_in(
         "bench",
