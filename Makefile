@@ -28,7 +28,9 @@ $(INSTALLED): $(BUILD_INPUTS)
 	@test -n "$(PYTHON)" || { echo "error: no Python >= 3.10 with venv and ensurepip on PATH;" \
 	  "install one (Debian: python3 python3-venv) or say make PYTHON=/path/to/python" >&2; exit 1; }
 	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+	@rm -f src/fast_lapsum/cpu/_lapsum.* # if it cannot be built, none is better than an old one
 	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	@$(BIN)/python -c 'from fast_lapsum.cpu import loader; print("CPU calls take:", loader.status().description)'
 	@touch $@
 
 demo: $(INSTALLED) ## an exact soft top-k over a million scores, timed, with a picture

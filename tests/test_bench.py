@@ -13,7 +13,7 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from fast_lapsum import cli, soft_topk
-from fast_lapsum.bench import cpu, environment, memory, parity, sources, timing
+from fast_lapsum.bench import cpu, environment, memory, parity, sources, tables, timing
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +56,7 @@ def test_memory_and_determinism_are_part_of_the_results(
 ) -> None:
     record, _ = quick_run
     assert [entry["temperature"] for entry in record["memory"]] == list(cpu.TEMPERATURES)
+    assert not any(entry["measured"] for entry in record["memory"])  # too few scores to tell
     for entry in record["determinism"]:
         assert entry["thread_counts"][0] == 1
         assert entry["met"] in (True, False)
@@ -66,6 +67,46 @@ def test_the_tables_name_every_case_and_verdict(quick_run: tuple[dict[str, Any],
     for case in record["cases"]:
         assert case["case"] in printed
     assert "met" in printed or "missed" in printed
+    assert "peak memory" not in printed
+
+
+@pytest.mark.parametrize("quick", [False, True], ids=["full", "quick"])
+def test_a_quick_run_does_not_write_over_a_full_one(
+    quick: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(*, quick: bool, **rest: object) -> dict[str, Any]:
+        return {
+            "quick": quick,
+            "environment": environment.describe(),
+            "cases": [],
+            "memory": [],
+            "determinism": [],
+        }
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cpu, "run", run)
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(
+        cli.app, ["bench", "cpu", *(["--quick"] if quick else [])]
+    )
+    assert result.exit_code == 0, result.output
+    (found,) = tmp_path.rglob("*.json")
+    wanted = "results-quick/cpu.json" if quick else "results/cpu.json"
+    assert found.relative_to(tmp_path).as_posix() == wanted
+    assert f"Results: {wanted}" in result.stdout
+    assert json.loads(found.read_text())["quick"] is quick
+
+
+def test_a_full_run_has_the_memory_s_share_of_the_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = {"input_bytes": 1000, "forward_bytes": 40, "backward_bytes": 60}
+    monkeypatch.setattr(memory, "peak_beyond_output", lambda n, k, temperature: figures)
+    entry = cpu._memory(250, 1.0, lambda step: None)
+    assert entry["share_of_input"] == {"forward": 0.04, "backward": 0.06}
+    assert not entry["met"]
+    record = {"cases": [], "memory": [entry], "determinism": []}
+    table = tables.bars_table(record)
+    assert [list(column.cells)[:2] for column in table.columns][3] == ["4.0%", "6.0%"]
+    monkeypatch.setattr(memory, "peak_beyond_output", lambda n, k, temperature: None)
+    assert cpu._memory(250, 1.0, lambda step: None)["measured"] is False
 
 
 def test_a_failed_parity_prevents_the_timing_and_the_file(

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from fast_lapsum import cli, reference, soft_topk
 from fast_lapsum.bench import (
+    cliffs,
     gpu,
     gpu_bars,
     gpu_budget,
@@ -481,3 +482,24 @@ def test_the_command_prints_the_tables_and_fails_for_what_is_wrong(
     ):
         assert expected in result.output
     assert ("Failed: n = 1e9: RuntimeError: a [bracket]" in result.output) == broken
+
+
+@pytest.mark.parametrize("command", ["gpu", "cliffs"])
+@pytest.mark.parametrize("quick", [False, True], ids=["full", "quick"])
+def test_a_quick_run_does_not_write_over_a_full_one(
+    command: str, quick: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def save_and_stop(**settings: Any) -> dict[str, Any]:
+        settings["save"]({"quick": settings["quick"]})
+        raise InterruptedError
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr({"gpu": gpu, "cliffs": cliffs}[command], "run", save_and_stop)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    arguments = ["bench", command, *(["--quick"] if quick else [])]
+    assert isinstance(CliRunner().invoke(cli.app, arguments).exception, InterruptedError)
+    (found,) = tmp_path.rglob("*.json")
+    wanted = f"{'results-quick' if quick else 'results'}/{command}.json"
+    assert found.relative_to(tmp_path).as_posix() == wanted
+    assert json.loads(found.read_text()) == {"quick": quick}

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 from contextlib import suppress
@@ -70,6 +71,17 @@ def test_demo_prints_budget_error_and_peers_and_draws_a_picture(tmp_path: Path) 
     assert len(content) > 20_000
 
 
+@pytest.mark.parametrize(
+    ("name", "begins"),
+    [("mask.pdf", b"%PDF-"), ("mask.svg", b"<?xml"), ("MASK.PNG", PNG_SIGNATURE)],
+)
+def test_demo_draws_what_the_suffix_says(tmp_path: Path, name: str, begins: bytes) -> None:
+    result = invoke("demo", "--n", 2000, "--out", tmp_path / name)
+    assert result.exit_code == 0, result.output
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name).read_bytes().startswith(begins)
+
+
 def test_demo_spends_the_budget_exactly_for_a_fractional_k(tmp_path: Path) -> None:
     result = invoke("demo", "--n", 4096, "--k", 10.5, "--out", tmp_path / "mask.png")
     assert result.exit_code == 0, result.output
@@ -84,8 +96,9 @@ def test_a_number_of_scores_may_be_written_with_an_exponent(tmp_path: Path) -> N
     assert "2,000 scores" in result.stdout
 
 
-def test_the_module_runs_as_a_program() -> None:
-    command = [sys.executable, "-m", "fast_lapsum.cli", "--version"]
+@pytest.mark.parametrize("name", ["fast_lapsum", "fast_lapsum.cli"])
+def test_the_module_runs_as_a_program(name: str) -> None:
+    command = [sys.executable, "-m", name, "--version"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == f"fast-lapsum {fast_lapsum.__version__}"
 
@@ -118,6 +131,31 @@ def test_the_command_chooses_before_torch_is_loaded() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.skipif(os.name != "posix", reason="elsewhere a program cannot begin anew")
+@pytest.mark.parametrize("policy", [None, "active"])
+def test_the_package_as_a_program_begins_anew_if_torch_was_too_early(
+    monkeypatch: pytest.MonkeyPatch, policy: str | None
+) -> None:
+    """Once: the second time the environment says how threads wait."""
+
+    def begin_anew(program: str, arguments: list[str]) -> None:
+        assert program == sys.executable
+        assert arguments[1:] == ["-m", "fast_lapsum", "--version"]
+        assert os.environ["OMP_WAIT_POLICY"] == "passive"
+        raise InterruptedError
+
+    for name in ("GOMP_SPINCOUNT", "KMP_BLOCKTIME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("OMP_WAIT_POLICY", policy or "")
+    if policy is None:
+        monkeypatch.delenv("OMP_WAIT_POLICY")
+    monkeypatch.setattr(sys, "argv", ["fast-lapsum", "--version"])
+    monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "fast_lapsum", "--version"])
+    monkeypatch.setattr(os, "execv", begin_anew)
+    with pytest.raises(InterruptedError if policy is None else SystemExit):
+        runpy.run_module("fast_lapsum", run_name="__main__", alter_sys=False)
+
+
 def test_demo_without_matplotlib_says_how_to_get_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,6 +180,8 @@ def test_demo_without_matplotlib_says_how_to_get_it(
         (("demo", "--device", "cuda:99"), ("--device", "cuda:99", "cpu")),
         (("demo", "--seed", "-3"), ("--seed", "'-3'", "whole number of at least 0")),
         (("demo", "--out", "/no/such/folder/mask.png"), ("--out", "/no/such/folder")),
+        (("demo", "--out", "mask.docx"), ("--out", "'mask.docx'", ".png, .pdf, .svg")),
+        (("demo", "--out", "mask"), ("--out", "'mask'", ".png, .pdf, .svg")),
         (("bench", "cpu", "--repeats", "0"), ("--repeats", "'0'", "whole number of at least 1")),
         (("bench", "gpu", "--max-n", "1.5"), ("--max-n", "'1.5'", "whole number of at least 1")),
         (("bench", "gpu", "--max-n", "inf"), ("--max-n", "'inf'", "whole number of at least 1")),

@@ -228,6 +228,45 @@ def test_a_folder_without_results_says_what_to_run(tmp_path: Path) -> None:
         load([tmp_path / "nowhere"])
 
 
+def test_the_report_finds_quick_results_and_prefers_full_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After ``bench all --quick`` and nothing else, ``report`` draws what that wrote."""
+
+    def told() -> str:
+        done = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["report", "--out", "out"])
+        assert done.exit_code == 0, done.output
+        assert Path("out", "figures", "large-n-cuda.svg").exists()
+        return done.stdout
+
+    monkeypatch.chdir(tmp_path)
+    write(Path("results-quick/cuda/large-n.json"), record("large-n", LARGE_N))
+    assert "Made from results-quick." in told()
+    Path("results").mkdir()
+    assert "Made from results-quick." in told()
+    write(Path("results/cuda/large-n.json"), record("large-n", LARGE_N))
+    full = told()
+    assert "Made from results. " in full
+    assert "fast-lapsum report results-quick" in full
+
+
+def test_without_any_results_the_report_says_what_to_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["report"])
+    assert done.exit_code == 1
+    assert "fast-lapsum bench all --quick" in done.output
+
+
+@pytest.mark.parametrize("benchmark", ["cliffs", "functions"])
+def test_results_with_nothing_to_draw_are_passed_over(tmp_path: Path, benchmark: str) -> None:
+    write(tmp_path / "cuda" / "large-n.json", record("large-n", LARGE_N))
+    (tmp_path / "cuda" / f"{benchmark}.json").write_text(json.dumps({"benchmark": benchmark}))
+    (device,) = load([tmp_path])
+    assert list(device.records) == ["large-n"]
+
+
 def test_a_record_without_a_finished_row_has_a_section_and_no_figure(tmp_path: Path) -> None:
     rows = [{"key": {"solver": "default", "n": 10}, "status": "oom", "reason": "too large"}]
     incomplete = {**record("large-n", rows), "complete": False}

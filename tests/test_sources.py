@@ -100,7 +100,7 @@ def test_the_second_gpu_is_a_gpu() -> None:
         ("apps/attack/profile.py", "attack", "cpu", True),
         ("apps/attack/tables.py", "attack-bench", "cpu", False),
         ("apps/attack/ours.py", "encode", "cpu", False),
-        ("nn.py", "operators", "cpu", False),
+        ("nn/layer.py", "operators", "cpu", False),
     ],
 )
 def test_one_byte_changes_the_hash_of_what_depends_on_it(

@@ -42,6 +42,8 @@ app = typer.Typer(
 bench_app = typer.Typer(help="Benchmarks: parity first, peers in the same run, one results file.")
 app.add_typer(bench_app, name="bench", no_args_is_help=True)
 console = Console()
+#: What the demo can draw, by the suffix of its file.
+PICTURES = (".png", ".pdf", ".svg")
 
 
 def _print_version(wanted: bool) -> None:
@@ -99,9 +101,13 @@ def run_demo(
     ] = 0.1,
     device: options.Device = None,
     seed: options.Seed = 0,
-    out: Annotated[Path, typer.Option(help="Where the picture goes (PNG).", dir_okay=False)] = Path(
-        "fast-lapsum-demo.png"
-    ),
+    out: Annotated[
+        Path,
+        typer.Option(
+            help=f"Where the picture goes; its suffix says what it is: {', '.join(PICTURES)}.",
+            dir_okay=False,
+        ),
+    ] = Path("fast-lapsum-demo.png"),
 ) -> None:
     """Run an exact soft top-k over a million scores, time it beside its peers, and draw it.
 
@@ -111,6 +117,12 @@ def run_demo(
     budget = n / 16 if k is None else k
     if not budget < n:
         raise typer.BadParameter(f"{budget:g} is not below n = {n}.", param_hint="--k")
+    if out.suffix.lower() not in PICTURES:
+        raise typer.BadParameter(
+            f"'{out}' does not say what to draw; expected a name that ends in one of: "
+            f"{', '.join(PICTURES)}.",
+            param_hint="--out",
+        )
     if not out.parent.is_dir():
         raise typer.BadParameter(f"the folder {out.parent} does not exist.", param_hint="--out")
     chosen = options.device(device)
@@ -145,9 +157,14 @@ def bench_cpu(
             help="Samples of each timing.", parser=options.whole(at_least=1), metavar="INTEGER"
         ),
     ] = 25,
-    out: Annotated[Path, typer.Option(help="The results file (JSON).", dir_okay=False)] = Path(
-        "results/cpu.json"
-    ),
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="The results file (JSON); results/cpu.json if not given, in results-quick with"
+            " --quick.",
+            dir_okay=False,
+        ),
+    ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Tiny shapes, to try the benchmark itself.")
     ] = False,
@@ -163,11 +180,12 @@ def bench_cpu(
     except ParityError as error:
         Console(stderr=True).print(f"[bold red]Parity failed:[/] {escape(str(error))}")
         raise typer.Exit(1) from error
-    write_json(out, record)
+    path = out or options.results_folder(quick=quick) / "cpu.json"
+    write_json(path, record)
     console.print(tables.environment_table(record["environment"], sources.summary(record)))
     console.print(tables.timings_table(record))
     console.print(tables.bars_table(record))
-    console.print(f"Results: {out}", highlight=False, soft_wrap=True)
+    console.print(f"Results: {path}", highlight=False, soft_wrap=True)
 
 
 gpu_commands.register(bench_app)

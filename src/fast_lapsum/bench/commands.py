@@ -222,8 +222,7 @@ def _settings(
 
 
 def _default_folder(settings: Settings) -> Path:
-    """Quick results lie apart: a checkout has full ones in ``results`` already."""
-    return Path("results-quick" if settings.quick else "results") / settings.device.split(":")[0]
+    return options.results_folder(quick=settings.quick) / settings.device.split(":")[0]
 
 
 def _known(names: list[str] | None, option: str) -> list[str]:

@@ -38,7 +38,8 @@ def bench_functions(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="The results file (JSON); results/DEVICE/functions.json if not given.",
+            help="The results file (JSON); results/DEVICE/functions.json if not given, in"
+            " results-quick with --quick.",
             dir_okay=False,
         ),
     ] = None,
@@ -54,8 +55,7 @@ def bench_functions(
     exit code is 1. The results file is written after every shape.
     """
     chosen = options.device(device)
-    folder = Path("results-quick" if quick else "results") / chosen.type
-    path = out or folder / "functions.json"
+    path = out or options.results_folder(quick=quick) / chosen.type / "functions.json"
     with PartsDisplay(console) as display:
         record = functions.run(
             device=chosen,

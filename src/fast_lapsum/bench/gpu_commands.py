@@ -46,9 +46,14 @@ def bench_gpu(
             metavar="INTEGER",
         ),
     ] = None,
-    out: Annotated[Path, typer.Option(help="The results file (JSON).", dir_okay=False)] = Path(
-        "results/gpu.json"
-    ),
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="The results file (JSON); results/gpu.json if not given, in results-quick with"
+            " --quick.",
+            dir_okay=False,
+        ),
+    ] = None,
     quick: Quick = False,
     only: Annotated[
         list[str] | None,
@@ -67,6 +72,7 @@ def bench_gpu(
             expected = ", ".join(gpu.SECTIONS)
             raise typer.BadParameter(f"'{name}' is none of: {expected}.", param_hint="--only")
     device = _device()
+    path = out or options.results_folder(quick=quick) / "gpu.json"
     with PartsDisplay(console) as display:
         record = gpu.run(
             device=device,
@@ -75,11 +81,11 @@ def bench_gpu(
             quick=quick,
             only=only or gpu.SECTIONS,
             report=display.step,
-            save=lambda record: write_json(out, record),
+            save=lambda record: write_json(path, record),
             advance=display.advance,
         )
     told = gpu_users.summary(record) if record["users"] else ""
-    _finish(record, gpu_tables.all_tables(record), out, told, gpu.failures(record))
+    _finish(record, gpu_tables.all_tables(record), path, told, gpu.failures(record))
 
 
 def bench_cliffs(
@@ -89,9 +95,14 @@ def bench_cliffs(
             help="Samples of each timing.", parser=options.whole(at_least=1), metavar="INTEGER"
         ),
     ] = 3,
-    out: Annotated[Path, typer.Option(help="The results file (JSON).", dir_okay=False)] = Path(
-        "results/cliffs.json"
-    ),
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="The results file (JSON); results/cliffs.json if not given, in results-quick with"
+            " --quick.",
+            dir_okay=False,
+        ),
+    ] = None,
     quick: Quick = False,
 ) -> None:
     """Look for calls that are far slower than others of their shape, on this GPU.
@@ -103,17 +114,18 @@ def bench_cliffs(
     answer is wrong.
     """
     device = _device()
+    path = out or options.results_folder(quick=quick) / "cliffs.json"
     with PartsDisplay(console) as display:
         record = cliffs.run(
             device=device,
             samples=samples,
             quick=quick,
             report=display.step,
-            save=lambda record: write_json(out, record),
+            save=lambda record: write_json(path, record),
             advance=display.advance,
         )
     told = cliffs.summary(record)
-    _finish(record, cliff_tables.all_tables(record), out, told, cliffs.failures(record))
+    _finish(record, cliff_tables.all_tables(record), path, told, cliffs.failures(record))
 
 
 def _device() -> torch.device:

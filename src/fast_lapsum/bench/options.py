@@ -84,6 +84,11 @@ def _container_bytes() -> float:
         return math.inf
 
 
+def results_folder(*, quick: bool) -> Path:
+    """Quick results lie apart: a checkout has full ones in ``results`` already."""
+    return Path("results-quick" if quick else "results")
+
+
 # The options that all experiments share.
 Device = Annotated[
     str | None, typer.Option(help="cpu, cuda or cuda:1; the best one here by default.")

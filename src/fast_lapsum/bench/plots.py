@@ -23,7 +23,10 @@ BLUR = 7
 
 
 def draw_masks(scores: Tensor, k: float, path: Path) -> None:
-    """Masks and sensitivities over the sorted scores, and the mask of a picture, by temperature."""
+    """Masks and sensitivities over the sorted scores, and the mask of a picture, by temperature.
+
+    The suffix of ``path`` says what is written.
+    """
     figure = Figure(figsize=(13, 6.8), dpi=120, layout="constrained")
     curves, images = figure.subfigures(1, 2, squeeze=False, width_ratios=(1.12, 1))[0]
     mask_axes, sensitivity_axes = curves.subplots(2, 1, sharex=True, height_ratios=(1.6, 1))
@@ -41,7 +44,7 @@ def draw_masks(scores: Tensor, k: float, path: Path) -> None:
         f"soft top-k of {scores.numel():,} scores: every mask spends exactly k = {k:,.10g}",
         fontsize="x-large",
     )
-    figure.savefig(path, format="png")
+    figure.savefig(path, format=path.suffix[1:].lower())
 
 
 def _draw_mask_curves(axes: Axes, ordered: Tensor, k: float) -> None:

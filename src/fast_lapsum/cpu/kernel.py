@@ -35,7 +35,11 @@ if _library is not None and _library.lapsum_call_size() != _CALL.size:
 
 def supports(tensor: Tensor) -> bool:
     """Whether the kernel is there and can read this tensor."""
-    return _library is not None and tensor.is_cpu and tensor.dtype in DTYPE
+    if _library is None:
+        if tensor.is_cpu:
+            loader.hint_at_building()
+        return False
+    return tensor.is_cpu and tensor.dtype in DTYPE
 
 
 def forward(

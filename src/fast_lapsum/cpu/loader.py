@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
+import shutil
 import sys
+import warnings
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +15,8 @@ import torch  # noqa: F401  (loads the OpenMP runtime that the kernel shares wit
 
 _SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
 _PATH = Path(__file__).with_name("_lapsum" + _SUFFIX)
+#: Where a checkout has its CMakeLists.txt; an installed package has none there.
+_CHECKOUT = Path(__file__).resolve().parents[3]
 
 
 class KernelStatus(NamedTuple):
@@ -41,11 +46,29 @@ def status() -> KernelStatus:
 
 
 @functools.cache
+def hint_at_building() -> None:
+    """Warn, once, that calls are slow for want of a kernel that could be built here."""
+    loaded, reason = _load()
+    compiler = next(filter(shutil.which, (os.environ.get("CXX") or "c++", "g++", "clang++")), None)
+    if loaded is not None or compiler is None:
+        return
+    command = "pip install --force-reinstall --no-deps --no-cache-dir . (in a checkout of it)"
+    if (_CHECKOUT / "CMakeLists.txt").exists():
+        command = f"pip install --no-deps --editable {_CHECKOUT}"
+    warnings.warn(
+        f"CPU calls run without the C++ kernel, many times slower: {reason}. There is a compiler "
+        f"({compiler}), so install fast-lapsum again: {command}; -v shows what the compiler says",
+        stacklevel=3,
+    )
+
+
+@functools.cache
 def _load() -> tuple[ctypes.CDLL | None, str | None]:
     if not _PATH.exists():
         return (
             None,
-            "the C++ kernel is not there: no C++ compiler at install time, or left out on purpose",
+            "the C++ kernel is not there: no compiler could build it at install time, or it was "
+            "left out on purpose",
         )
     try:
         loaded = ctypes.CDLL(str(_PATH))

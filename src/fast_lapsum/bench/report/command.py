@@ -10,15 +10,19 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from .. import options
 from ..experiments import EXPERIMENTS
 from ..records import ResultsError
-from .load import load
+from .load import has_results, load
 
 
 def report(
     results: Annotated[
         list[Path] | None,
-        typer.Argument(help="Folders of results files, or single files.", show_default="results"),
+        typer.Argument(
+            help="Folders of results files, or single files.",
+            show_default="results, or results-quick where that has none",
+        ),
     ] = None,
     out: Annotated[
         Path, typer.Option(help="Where the page and the folder of figures go.", file_okay=False)
@@ -32,9 +36,11 @@ def report(
     The page has every experiment with how it was measured, its figures, the paper's numbers beside
     ours, and tables that sort. The same results give the same files, byte for byte.
     """
-    errors = Console(stderr=True)
+    console, errors = Console(), Console(stderr=True)
+    full, quick = options.results_folder(quick=False), options.results_folder(quick=True)
+    chosen = results or [full if has_results(full) or not has_results(quick) else quick]
     try:
-        devices = load(results or [Path("results")])
+        devices = load(chosen)
     except ResultsError as error:
         errors.print(f"[bold red]No report:[/] {escape(str(error))}", soft_wrap=True)
         raise typer.Exit(1) from error
@@ -46,7 +52,6 @@ def report(
         raise typer.Exit(1)
     from .write import write
 
-    console = Console()
     with console.status("drawing") as status:
         made = write(
             devices,
@@ -62,3 +67,8 @@ def report(
     )
     if not figures_only:
         console.print(f"Page: {out / 'index.html'}", highlight=False, soft_wrap=True)
+    if not results:
+        told = f"Made from {chosen[0]}."
+        if chosen == [full] and has_results(quick):
+            told += f" There are quick results, too: fast-lapsum report {quick}"
+        console.print(told, highlight=False, markup=False, soft_wrap=True)

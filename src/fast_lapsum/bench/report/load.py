@@ -78,7 +78,7 @@ def load(paths: Iterable[Path]) -> list[Device]:
     timings: dict[tuple[str, str], Record] = {}
     for path in _files(found):
         record = _read(path)
-        if record.get("benchmark") == "cliffs":  # a table of its own, with nothing to draw
+        if record.get("benchmark") in ("cliffs", "functions"):  # tables, with nothing to draw
             continue
         if record.get("benchmark") == FUNCTIONS:
             _check_functions(path, record)
@@ -128,6 +128,11 @@ def _devices(
         slug = kind if counts[kind] == 1 else f"{kind}-{counts[kind]}"
         ordered = {experiment: found[experiment] for experiment in SHAPES if experiment in found}
         yield Device(kind, name, slug, ordered, timings.get((kind, name)), found.get(FUNCTIONS))
+
+
+def has_results(folder: Path) -> bool:
+    """Whether there is anything in a folder, as ``bench`` writes it, to make a report of."""
+    return folder.is_dir() and any(True for _ in _files([folder]))
 
 
 def _files(paths: Iterable[Path]) -> Iterator[Path]:
