@@ -199,7 +199,7 @@ def test_several_budgets_are_learned_together() -> None:
 
 
 def test_a_parameter_as_k_does_not_stay_whole() -> None:
-    with pytest.raises(ValueError, match=r"hard=True needs a whole k.*Parameter"):
+    with pytest.raises(ValueError, match=r"hard=True needs a whole k.*Parameter.*clamp=True"):
         SoftTopK(Parameter(torch.tensor(2.0)), hard=True)
 
 
@@ -514,8 +514,83 @@ def test_with_a_mask_rows_may_have_another_length(learned: bool) -> None:
         out = layer(scores, mask)
         wanted = soft_topk(scores, _value(layer.k), _value(layer.temperature), mask=mask)
         torch.testing.assert_close(out, wanted, rtol=1e-6, atol=1e-7)
-    with pytest.raises(ValueError, match=r"num_scores=12.*\(4, 7\).*mask"):
+    with pytest.raises(ValueError, match=r"num_scores=12.*\(4, 7\).*mask or clamp"):
         layer(normal(4, 7))
+
+
+@pytest.mark.parametrize("kind", ["fixed", "learned", "Parameter"])
+@pytest.mark.parametrize("hard", [False, True], ids=["soft", "hard"])
+def test_clamp_takes_short_rows_whole(kind: str, hard: bool) -> None:
+    """Variable lengths, padded: every kind of k behaves like the function."""
+    k = Parameter(torch.tensor(3.5)) if kind == "Parameter" else 3.5
+    layer = SoftTopK(k, 0.5, num_scores=12, learn_k=kind == "learned", clamp=True, hard=hard)
+    scores, counts = normal(5, 9), torch.tensor([0, 1, 2, 5, 9])
+    mask = torch.arange(9) < counts[:, None]
+    out = layer(scores, mask)
+    torch.testing.assert_close(
+        out, soft_topk(scores, 3.5, 0.5, mask=mask, clamp=True, hard=hard), rtol=1e-6, atol=1e-7
+    )
+    wanted = counts.clamp(max=3 if hard else 3.5).to(torch.float64)
+    torch.testing.assert_close(out.sum(-1).detach(), wanted, rtol=1e-6, atol=0)
+    assert layer(scores).isfinite().all()
+    assert layer(normal(4, 20)).isfinite().all()
+    assert "clamp=True" in repr(layer)
+
+
+@pytest.mark.parametrize("kind", ["learned", "Parameter"])
+def test_rows_that_are_taken_whole_teach_k_nothing(kind: str) -> None:
+    k = Parameter(torch.tensor(3.5)) if kind == "Parameter" else 3.5
+    layer = SoftTopK(k, 0.5, num_scores=12, learn_k=kind == "learned", clamp=True)
+    (own,) = layer.parameters()
+    scores = normal(2, 9)
+    for count, wanted in ((3, 0.0), (4, 2.0)):
+        own.grad = None
+        layer(scores, torch.arange(9) < count).sum().backward()
+        assert own.grad is not None
+        assert own.grad.item() == pytest.approx(wanted, abs=1e-6)
+
+
+def test_a_budget_of_a_hard_mask_is_learned() -> None:
+    """With clamp=True, which rounds down: from the start on exactly the k that was given."""
+    scores = normal(4, 12)
+    for k in range(1, 12):
+        layer = SoftTopK(k, num_scores=12, learn_k=True, hard=True, clamp=True)
+        assert (layer(scores).sum(-1) == k).all()
+        layer.k = 12 - k
+        assert (layer(scores).sum(-1) == 12 - k).all()
+    layer = SoftTopK(3, num_scores=12, learn_k=True, hard=True, clamp=True)
+    steps = torch.optim.SGD(layer.parameters(), lr=0.02)
+    for _ in range(100):
+        steps.zero_grad()
+        (layer(scores).sum(-1) - 6.5).square().mean().backward()
+        steps.step()
+    assert round(_value(layer.k)) in (6, 7)  # one too few, one too many: to and fro
+
+
+def test_a_clamped_number_may_be_any() -> None:
+    layer = SoftTopK(2.5, hard=True, clamp=True)
+    assert layer(normal(12)).sum() == 2
+    layer.k = 100
+    assert layer(normal(12)).sum() == 12
+    layer = SoftTopK(20, num_scores=12, clamp=True)
+    assert layer(normal(12)).sum() == 12
+    for bad in (-1, math.nan):
+        with pytest.raises(ValueError, match=r"k must lie in \[0, inf\)"):
+            layer.k = bad
+
+
+@pytest.mark.parametrize("dim", [(1, 2), (2, 0), None, (0, 1, 2)])
+def test_one_budget_over_several_dimensions(dim: tuple[int, ...] | None) -> None:
+    scores = normal(2, 3, 4)
+    n = math.prod(scores.shape[i] for i in (dim or range(3)))
+    fixed = SoftTopK(3, 0.5, dim=dim, num_scores=n)
+    learned = SoftTopK(3, 0.5, dim=dim, num_scores=n, learn_k=True)
+    wanted = soft_topk(scores, 3, 0.5, dim=dim)
+    for layer in (fixed, learned):
+        for _ in range(2):  # the second begins at the threshold of the first
+            torch.testing.assert_close(layer(scores), wanted, rtol=1e-6, atol=1e-7)
+        with pytest.raises(ValueError, match=rf"num_scores={n} entries along dim="):
+            layer(normal(5, 7, 9))
 
 
 # Graphs -----------------------------------------------------------------------------------------
@@ -532,13 +607,14 @@ class Model(torch.nn.Module):
 
 
 @pytest.mark.parametrize("strict", [False, True])
-@pytest.mark.parametrize("kind", ["fixed", "learned", "hard", "Parameter"])
+@pytest.mark.parametrize("kind", ["fixed", "learned", "clamped", "hard", "Parameter"])
 @pytest.mark.usefixtures("fresh_compiler")
 def test_a_model_with_the_layer_is_exported(kind: str, strict: bool) -> None:
     """Values travel in its state dict; the kept threshold is off."""
     layer = {
         "fixed": lambda: SoftTopK(3, 0.5),
         "learned": _learned,
+        "clamped": lambda: _learned(hard=True, clamp=True),
         "hard": lambda: SoftTopK(3, 0.5, hard=True),
         "Parameter": lambda: SoftTopK(Parameter(torch.tensor(3.0)), 0.5),
     }[kind]()
@@ -573,6 +649,19 @@ def test_a_compiled_layer_follows_its_values_without_compiling_anew() -> None:
         torch.testing.assert_close(compiled(scores), wanted)
     assert graphs == 1
     assert layer._last_threshold is None
+
+
+@pytest.mark.parametrize("clamp", [False, True])
+@pytest.mark.usefixtures("fresh_compiler")
+def test_a_compiled_layer_learns_what_an_eager_one_does(clamp: bool) -> None:
+    scores, upstream = normal(4, 12), normal(4, 12, seed=1)
+    gradients = []
+    for compiled in (False, True):
+        layer = _learned(clamp=clamp)
+        call = torch.compile(layer, backend="aot_eager", fullgraph=True) if compiled else layer
+        call(scores).mul(upstream).sum().backward()
+        gradients.append([parameter.grad for parameter in layer.parameters()])
+    torch.testing.assert_close(*gradients)
 
 
 def test_a_fake_threshold_is_not_kept() -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from .._arguments import check_number, check_scores
+from .._arguments import Dim, check_dims, check_number
 from ..functional import soft_topk
 from .kept import WITHOUT_FLOAT64, Keeping, is_traced
 
@@ -47,8 +47,11 @@ class SoftTopK(Keeping):
             mask or ``clamp`` rows may have another length.
         learn_k: make k a parameter, kept inside (0, num_scores).
         learn_temperature: make the temperature a parameter, kept positive.
-        dim: the dimension to select along.
+        dim: the dimension to select along, or several, which share the budget; None is all.
         largest: select the largest scores, or the smallest.
+        clamp: limit k to the number of scores that take part in a row, so that a short one is taken
+            whole, where without it such a row has no answer (NaN). A hard mask rounds k down, too,
+            so that it can be learned.
         hard: exactly k ones forward, soft gradient backward.
         keep_threshold: start each solve from the last call's threshold. It changes the speed, and
             the result by rounding at most; it helps rows of up to a thousand scores.
@@ -76,23 +79,24 @@ class SoftTopK(Keeping):
         num_scores: int | None = None,
         learn_k: bool = False,
         learn_temperature: bool = False,
-        dim: int = -1,
+        dim: Dim = -1,
         largest: bool = True,
+        clamp: bool = False,
         hard: bool = False,
         keep_threshold: bool = True,
     ) -> None:
         super().__init__()
         self.num_scores = num_scores
-        self.dim, self.largest, self.hard = dim, largest, hard
+        self.dim, self.largest, self.clamp, self.hard = dim, largest, clamp, hard
         self.keep_threshold = keep_threshold
         self._last_threshold: Tensor | None = None
         self._last_scores: tuple[torch.Size, torch.device] | None = None
         if learn_k and num_scores is None:
             raise ValueError("num_scores must be given when learn_k=True, got num_scores=None")
-        if (learn_k or isinstance(k, Parameter)) and hard:
+        if (learn_k or isinstance(k, Parameter)) and hard and not clamp:
             raise ValueError(
                 "hard=True needs a whole k, and learn_k=True (or a Parameter as k) does not keep "
-                "it whole: expected at most one of the two"
+                "it whole: expected clamp=True, which rounds it down, or at most one of the two"
             )
         k, temperature = self._checked_k(k), _checked_temperature(temperature)
         learn_k &= not isinstance(k, Parameter)  # which is learned as it is
@@ -171,7 +175,7 @@ class SoftTopK(Keeping):
 
         ``k`` and ``temperature`` hold for this call, in place of the layer's own.
         """
-        if self.num_scores is not None and mask is None:
+        if self.num_scores is not None and mask is None and not self.clamp:
             self._check_length(scores)
         if k is None:
             k = self._value("given_k") if self.budget_logit is None else self._learned_k()
@@ -188,6 +192,7 @@ class SoftTopK(Keeping):
                 dim=self.dim,
                 largest=self.largest,
                 mask=mask,
+                clamp=self.clamp,
                 hard=self.hard,
             )
         last = self._last_threshold
@@ -198,6 +203,7 @@ class SoftTopK(Keeping):
             dim=self.dim,
             largest=self.largest,
             mask=mask,
+            clamp=self.clamp,
             return_threshold=True,
             warm_start=last if last is not None and self._last_scores == _kind(scores) else None,
         )
@@ -206,11 +212,14 @@ class SoftTopK(Keeping):
         return out
 
     def _check_length(self, scores: Tensor) -> None:
-        dim = check_scores(scores, self.dim)
-        if scores.shape[dim] != self.num_scores:
+        dims = check_dims(scores, self.dim)
+        count = 1
+        for dim in (dims,) if isinstance(dims, int) else dims:
+            count = count * scores.shape[dim]
+        if count != self.num_scores:
             raise ValueError(
                 f"scores must have num_scores={self.num_scores} entries along dim={self.dim}, "
-                f"got shape {tuple(scores.shape)}; with a mask their number may differ"
+                f"got shape {tuple(scores.shape)}; other numbers need a mask or clamp=True"
             )
 
     def _learned_k(self) -> Tensor:
@@ -230,23 +239,27 @@ class SoftTopK(Keeping):
         if isinstance(k, Tensor):
             return _checked_tensor("k", k)
         k = check_number("k", k)
-        if not 0 <= k < math.inf or (self.num_scores is not None and k > self.num_scores):
-            limit = "inf)" if self.num_scores is None else f"{self.num_scores}]"
+        most = None if self.clamp else self.num_scores
+        if not 0 <= k < math.inf or (most is not None and k > most):
+            limit = "inf)" if most is None else f"{most}]"
             raise ValueError(f"k must lie in [0, {limit}, got k={k}")
-        if self.hard and k != int(k):
+        if self.hard and not self.clamp and k != int(k):
             raise ValueError(f"k must be a whole number for hard=True, got k={k}")
         return float(k)
 
     def _logit(self, k: float | Tensor) -> Tensor:
-        """Where a learned k begins."""
+        """Where a learned k begins: at ``k``, or the next number above, which rounds down to it."""
         assert self.num_scores is not None
         if not _inside(k, self.num_scores):
             raise ValueError(
                 f"k must lie strictly inside (0, {self.num_scores}) to be learned, got k={k}"
             )
-        if isinstance(k, Tensor):
-            return torch.log(k.detach() / (self.num_scores - k.detach())).float()
-        return torch.tensor(math.log(k / (self.num_scores - k)), dtype=torch.float32)
+        device = k.device if isinstance(k, Tensor) else torch.get_default_device()
+        dtype = torch.float32 if device.type in WITHOUT_FLOAT64 else torch.float64
+        start = torch.as_tensor(k, dtype=dtype, device=device).detach()
+        logit = torch.log(start / (self.num_scores - start)).float()
+        is_less = self.num_scores * torch.sigmoid(logit.to(dtype)) < start
+        return torch.where(is_less, logit.nextafter(torch.full_like(logit, math.inf)), logit)
 
     def _check_number(self, name: str, value: float) -> None:
         if name == "given_k":
@@ -263,7 +276,7 @@ class SoftTopK(Keeping):
             return
         # A whole layer that fast-lapsum 0.1 pickled, with numbers that are no buffers.
         start = state["_fixed_k"], state["_fixed_temperature"]
-        super().__setstate__({**state, "_start": start, "_numbers": {}})
+        super().__setstate__({**state, "_start": start, "_numbers": {}, "clamp": False})
         self._keep("given_k", start[0] if self.budget_logit is None else None)
         self._keep("given_temperature", start[1] if self.log_temperature is None else None)
 
@@ -277,6 +290,7 @@ class SoftTopK(Keeping):
         return (
             f"k={_shown(self.k)}, temperature={_shown(self.temperature)}, dim={self.dim}, "
             f"largest={self.largest}, hard={self.hard}"
+            + (", clamp=True" if self.clamp else "")
             + (f", learned={'+'.join(learned)}" if learned else "")
         )
 
