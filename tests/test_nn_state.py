@@ -439,6 +439,12 @@ def test_two_bytes_do_not_move_k_and_temperature(cast: str, kind: str) -> None:
         assert parameter.dtype == torch.float64
 
 
+def test_a_number_keeps_all_its_digits() -> None:
+    layer = SoftTopK(3, 0.1).float()
+    assert layer.given_temperature.dtype == torch.float64
+    assert layer.state_dict()["given_temperature"].item() == 0.1
+
+
 def test_a_device_without_float64_gets_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on Apple's; meta tensors stand for it here."""
     monkeypatch.setattr(kept, "WITHOUT_FLOAT64", ("meta",))
