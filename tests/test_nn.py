@@ -10,23 +10,13 @@ import pickle
 
 import pytest
 import torch
-from torch import Tensor
 
 from cases import assert_budget, normal
 from fast_lapsum import soft_topk
 from fast_lapsum.nn import SoftTopK, TemperatureSchedule, annealed_temperature
+from layer_cases import learned_layer, number
 
 SHAPES = ("exponential", "linear", "cosine")
-
-
-def _learned(n: int = 12, **rest: object) -> SoftTopK:
-    return SoftTopK(
-        k=3, temperature=0.5, num_scores=n, learn_k=True, learn_temperature=True, **rest
-    )  # type: ignore[arg-type]
-
-
-def _value(value: float | Tensor) -> float:
-    return value.item() if isinstance(value, Tensor) else value
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
@@ -58,14 +48,14 @@ def test_the_hard_layer_selects_exactly_k_with_a_soft_gradient() -> None:
 
 def test_learned_values_start_where_they_were_put() -> None:
     layer = SoftTopK(k=3.25, temperature=0.35, num_scores=40, learn_k=True, learn_temperature=True)
-    assert _value(layer.k) == pytest.approx(3.25, rel=1e-6)
-    assert _value(layer.temperature) == pytest.approx(0.35, rel=1e-6)
+    assert number(layer.k) == pytest.approx(3.25, rel=1e-6)
+    assert number(layer.temperature) == pytest.approx(0.35, rel=1e-6)
     assert len(list(layer.parameters())) == 2
     assert not list(SoftTopK(k=3).parameters())
 
 
 def test_learned_values_receive_gradients() -> None:
-    layer = _learned()
+    layer = learned_layer()
     layer(normal(4, 12)).square().sum().backward()
     for parameter in layer.parameters():
         assert parameter.grad is not None
@@ -81,14 +71,14 @@ def test_every_reachable_parameter_is_legal(extreme: float, n: int) -> None:
     with torch.no_grad():
         for parameter in layer.parameters():
             parameter.fill_(extreme)
-    assert 0 < _value(layer.k) < n
-    assert 0 < _value(layer.temperature) < math.inf
+    assert 0 < number(layer.k) < n
+    assert 0 < number(layer.temperature) < math.inf
 
 
 @pytest.mark.parametrize("extreme", [-1e4, -100.0, 100.0, 1e4])
 def test_the_layer_stays_finite_at_extreme_parameters(extreme: float) -> None:
     for name in ("budget_logit", "log_temperature"):
-        layer = _learned()
+        layer = learned_layer()
         with torch.no_grad():
             getattr(layer, name).fill_(extreme)
         out = layer(normal(4, 12))
@@ -101,38 +91,38 @@ def test_the_layer_stays_finite_at_extreme_parameters(extreme: float) -> None:
 def test_training_stays_inside_the_bounds(sign: float) -> None:
     """AdamW pushes k and t as hard as it can, into both directions."""
     torch.manual_seed(0)
-    layer = _learned()
+    layer = learned_layer()
     optimiser = torch.optim.AdamW(layer.parameters(), lr=0.5)
     scores = normal(8, 12, dtype=torch.float32)
     for step in range(150):
         optimiser.zero_grad()
-        k = _value(layer.k)
+        k = number(layer.k)
         out = layer(scores + 0.01 * step)
         loss = -sign * (out.sum() + 1e-3 * torch.as_tensor(layer.temperature))
         loss.backward()
         optimiser.step()
         assert out.isfinite().all()
         assert_budget(out.detach(), k)
-        assert 0 < _value(layer.k) < 12
-        assert 0 < _value(layer.temperature) < math.inf
-    assert _value(layer.k) > 11 if sign > 0 else _value(layer.k) < 1
+        assert 0 < number(layer.k) < 12
+        assert 0 < number(layer.temperature) < math.inf
+    assert number(layer.k) > 11 if sign > 0 else number(layer.k) < 1
 
 
 def test_training_finds_the_budget() -> None:
     """A layer that is paid for the mass of five scores learns k = 5."""
-    layer = _learned()
+    layer = learned_layer()
     optimiser = torch.optim.AdamW(layer.parameters(), lr=0.05, weight_decay=0.0)
     scores = normal(8, 12)
     for _ in range(300):
         optimiser.zero_grad()
         ((layer(scores).sum(-1) - 5) ** 2).mean().backward()
         optimiser.step()
-    assert _value(layer.k) == pytest.approx(5, abs=1e-2)
+    assert number(layer.k) == pytest.approx(5, abs=1e-2)
 
 
 def test_the_warm_start_changes_no_result() -> None:
     """Drifting scores, with and without the kept threshold."""
-    warm, cold = SoftTopK(37.5, 0.01), SoftTopK(37.5, 0.01, keep_threshold=False)
+    warm, cold = SoftTopK(37.5, 0.01, keep_threshold=True), SoftTopK(37.5, 0.01)
     scores = normal(4, 600)
     for step in range(10):
         drifted = scores + 0.02 * step * normal(4, 600, seed=step)
@@ -141,7 +131,7 @@ def test_the_warm_start_changes_no_result() -> None:
 
 def test_the_warm_start_survives_changes_of_the_input() -> None:
     """Another shape, dtype, mode, or a spoiled row before: every call is right on its own."""
-    layer = SoftTopK(2, 0.1)
+    layer = SoftTopK(2, 0.1, keep_threshold=True)
     bad = normal(3, 7)
     bad[1, 2] = math.nan
     inputs = [
@@ -165,7 +155,7 @@ def test_the_warm_start_survives_changes_of_the_input() -> None:
 
 def test_evaluation_in_inference_mode_between_training_steps() -> None:
     """The kept threshold comes from inference mode; the next training step must still train."""
-    layer = _learned()
+    layer = learned_layer(keep_threshold=True)
     scores = normal(4, 12).requires_grad_()
     with torch.inference_mode():
         assert layer(scores.detach()).isfinite().all()
@@ -177,7 +167,7 @@ def test_evaluation_in_inference_mode_between_training_steps() -> None:
 
 @pytest.mark.parametrize("learned", [False, True], ids=["fixed", "learned"])
 def test_copies_and_pickles_are_whole_and_independent(learned: bool) -> None:
-    layer = _learned() if learned else SoftTopK(3, 0.5)
+    layer = learned_layer(keep_threshold=True) if learned else SoftTopK(3, 0.5, keep_threshold=True)
     scores = normal(4, 12)
     wanted = layer(scores)  # so that there is a kept threshold to get rid of
     copies = [copy.deepcopy(layer), pickle.loads(pickle.dumps(layer)), copy.copy(layer)]
@@ -196,18 +186,18 @@ def test_copies_and_pickles_are_whole_and_independent(learned: bool) -> None:
 
 
 def test_the_state_dict_of_learned_values_is_the_parameters() -> None:
-    layer = _learned()
+    layer = learned_layer()
     layer(normal(4, 12))
     state = layer.state_dict()
     assert set(state) == {"budget_logit", "log_temperature"}
     other = SoftTopK(k=9, temperature=2, num_scores=12, learn_k=True, learn_temperature=True)
     other.load_state_dict(state)
-    assert _value(other.k) == _value(layer.k)
-    assert _value(other.temperature) == _value(layer.temperature)
+    assert number(other.k) == number(layer.k)
+    assert number(other.temperature) == number(layer.temperature)
 
 
 def test_the_layer_moves_between_dtypes() -> None:
-    layer = _learned().double()
+    layer = learned_layer().double()
     assert layer(normal(4, 12)).dtype == torch.float64
     layer.half()
     assert layer(normal(4, 12, dtype=torch.float16)).isfinite().all()
@@ -217,7 +207,7 @@ def test_repr_names_what_matters() -> None:
     assert repr(SoftTopK(3, 0.5)) == (
         "SoftTopK(k=3, temperature=0.5, dim=-1, largest=True, hard=False)"
     )
-    assert "learned=k+temperature" in repr(_learned())
+    assert "learned=k+temperature" in repr(learned_layer())
 
 
 @pytest.mark.parametrize(
@@ -264,14 +254,14 @@ def test_scores_of_another_length_are_an_error() -> None:
 
 
 def test_the_temperature_can_be_set() -> None:
-    for layer in (SoftTopK(2, 1.0), _learned()):
+    for layer in (SoftTopK(2, 1.0), learned_layer()):
         layer.temperature = 0.25
-        assert _value(layer.temperature) == pytest.approx(0.25)
+        assert number(layer.temperature) == pytest.approx(0.25)
         for bad in (-1.0, math.nan, math.inf):
             with pytest.raises(ValueError, match=r"temperature must .*temperature="):
                 layer.temperature = bad
     with pytest.raises(ValueError, match="temperature must be above 0"):
-        _learned().temperature = 0.0
+        learned_layer().temperature = 0.0
     hard = SoftTopK(2, 1.0)
     hard.temperature = 0
     assert hard(normal(5)).sum() == 2
@@ -297,12 +287,12 @@ def test_schedule_shapes_are_what_they_say() -> None:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_schedule_sets_its_layers(shape: str) -> None:
-    layers = [SoftTopK(2), _learned()]
+    layers = [SoftTopK(2), learned_layer()]
     schedule = TemperatureSchedule(layers, steps=5, shape=shape)  # type: ignore[arg-type]
     for step in range(8):
         wanted = annealed_temperature(step, 5, shape=shape)  # type: ignore[arg-type]
         for layer in layers:
-            assert _value(layer.temperature) == pytest.approx(wanted, rel=1e-6)
+            assert number(layer.temperature) == pytest.approx(wanted, rel=1e-6)
         schedule.step()
 
 

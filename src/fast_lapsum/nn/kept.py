@@ -55,8 +55,7 @@ class Keeping(torch.nn.Module):
         """Another value: a Parameter that is there takes it over, unless another one comes."""
         kept = self._kept(name)
         if isinstance(kept, Parameter) and not isinstance(value, Parameter):
-            with torch.no_grad():
-                kept.copy_(torch.as_tensor(value))
+            write(kept, value)
         elif name in self._numbers and not isinstance(value, Tensor):
             kept.fill_(value)
             self._note(name, value)
@@ -147,6 +146,17 @@ class Keeping(torch.nn.Module):
                     self._check_number(name, number)
             except ValueError as error:
                 messages.append(f"{prefix}{name}: {error}")
+
+
+def write(parameter: Parameter, value: float | Tensor) -> None:
+    """Put a value into a parameter; one number of the host without waiting for the device."""
+    if isinstance(value, Tensor) and value.is_cpu and value.dim() == 0:
+        value = value.item()
+    with torch.no_grad():
+        if isinstance(value, Tensor):
+            parameter.copy_(value)
+        else:
+            parameter.fill_(value)
 
 
 def is_traced() -> bool:

@@ -11,7 +11,7 @@ from torch.nn import Parameter
 
 from .._arguments import Dim, check_dims, check_number
 from ..functional import soft_topk
-from .kept import WITHOUT_FLOAT64, Keeping, is_traced
+from .kept import WITHOUT_FLOAT64, Keeping, is_traced, write
 
 #: The sigmoid of a logit of so many is neither 0 nor 1 in float64.
 _MOST_LOGIT = 36.0
@@ -36,9 +36,9 @@ class SoftTopK(Keeping):
     leaves the rest of a model its share. For the plain derivative give k as a Parameter.
 
     Parameters and buffers of the layer stay float32 and float64 under ``layer.half()`` and
-    ``layer.bfloat16()``. The last threshold is kept as the warm start of the next call; it is not
-    part of the state dict, and is off in graphs (``torch.compile``, ``torch.export``,
-    ``torch.func``), which would have to hand it on, and for hard masks.
+    ``layer.bfloat16()``. A kept threshold is not part of the state dict, and is off in graphs
+    (``torch.compile``, ``torch.export``, ``torch.func``), which would have to hand it on, and for
+    hard masks.
 
     Args:
         k: the budget, or where learning starts.
@@ -54,7 +54,8 @@ class SoftTopK(Keeping):
             so that it can be learned.
         hard: exactly k ones forward, soft gradient backward.
         keep_threshold: start each solve from the last call's threshold. It changes the speed, and
-            the result by rounding at most; it helps rows of up to a thousand scores.
+            the result by rounding at most. The kernels need no such start: with them it costs more
+            than it saves. It is for solvers in plain torch.
 
     Example:
         >>> layer = SoftTopK(k=2, temperature=0.1, num_scores=4, learn_k=True)
@@ -83,7 +84,7 @@ class SoftTopK(Keeping):
         largest: bool = True,
         clamp: bool = False,
         hard: bool = False,
-        keep_threshold: bool = True,
+        keep_threshold: bool = False,
     ) -> None:
         super().__init__()
         self.num_scores = num_scores
@@ -138,8 +139,7 @@ class SoftTopK(Keeping):
         if self.budget_logit is None:
             self._set("given_k", value)
             return
-        with torch.no_grad():
-            self.budget_logit.copy_(self._logit(value))
+        write(self.budget_logit, self._logit(value))
 
     @property
     def temperature(self) -> float | Tensor:
@@ -154,8 +154,7 @@ class SoftTopK(Keeping):
         if self.log_temperature is None:
             self._set("given_temperature", value)
             return
-        with torch.no_grad():
-            self.log_temperature.copy_(_logarithm(value))
+        write(self.log_temperature, _logarithm(value))
 
     def __setattr__(self, name: str, value: Any) -> None:
         # torch would register a Parameter under the name of the property.
