@@ -12,6 +12,9 @@ from .. import records, sources
 from ..experiment import Record
 from ..records import ResultsError
 
+#: Benchmarks whose results are tables of their own, with nothing to draw.
+TABLES = ("cliffs", "compiled", "functions")
+
 #: Parts of a key that are numbers above zero in every experiment that has them.
 NUMBERS = ("n", "B", "k", "temperature")
 
@@ -78,7 +81,7 @@ def load(paths: Iterable[Path]) -> list[Device]:
     timings: dict[tuple[str, str], Record] = {}
     for path in _files(found):
         record = _read(path)
-        if record.get("benchmark") in ("cliffs", "functions"):  # tables, with nothing to draw
+        if record.get("benchmark") in TABLES:
             continue
         if record.get("benchmark") == FUNCTIONS:
             _check_functions(path, record)
