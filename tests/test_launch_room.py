@@ -140,7 +140,7 @@ def test_a_refused_launch_is_tried_with_less_room(
     planned = steps.forward_steps(
         launch._plan(size[1], size[0], 4, 4, room),
         *(size[1], size[0], room, False),
-        *(True, "hard" if hard else "mask", False, False, tl.float32),
+        *(True, "hard" if hard else "mask", False, tl.float32),
     )
     wanted = [(step.kernel.name, step.programs) for step in planned.steps]
     assert [line[:2] for line in lines[-len(wanted) :]] == wanted

@@ -281,9 +281,7 @@ def test_kept_calls_do_not_grow_without_end(diary: Diary, monkeypatch: pytest.Mo
 def test_constants_out_of_order_are_put_in_order(diary: Diary) -> None:
     """A kept kernel gets by position what a first launch names."""
     plan = tile_plan(40, 1)
-    (step,) = steps.forward_steps(
-        plan, 40, 6, CORES, False, True, "mask", False, False, tl.float32
-    ).steps
+    (step,) = steps.forward_steps(plan, 40, 6, CORES, False, True, "mask", False, tl.float32).steps
     turned = step._replace(constants=dict(reversed(step.constants.items())))
     lead = tuple(range(len(step.kernel.arg_names) - len(step.constants)))
     made = [relaunch.launch(steps.Steps([one]), lead) for one in (step, turned)]
