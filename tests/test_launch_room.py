@@ -138,7 +138,7 @@ def test_a_refused_launch_is_tried_with_less_room(
     # The call that was made is whole, after what came before a refusal.
     lines = told(diary, {"scores": scores, "out": out, "pairs": pairs})
     planned = steps.forward_steps(
-        launch._plan(size[1], size[0], 4, 4, room),
+        launch._plan(size[1], size[0], 4, 4, room, "hard" if hard else "mask"),
         *(size[1], size[0], room, False),
         *(True, "hard" if hard else "mask", False, tl.float32),
     )

@@ -102,7 +102,7 @@ def test_a_threshold_alone_writes_nothing(tier: tuple[Plans, int]) -> None:
 
 def test_thresholds_of_long_rows_are_read_in_every_pass() -> None:
     for rows, n in ((1, 10**9), (4096, 65536), (500, 10**6)):
-        plan = launch._plan(n, rows, 4, 4, 132, is_written=False)
+        plan = launch._plan(n, rows, 4, 4, 132, "threshold")
         assert isinstance(plan, TeamPlan)
         assert plan.length
 

@@ -15,7 +15,7 @@ from .root import Row
 from .solve import Pair, corners, ranks_in_band, tie_share
 
 #: How far the boundary may be, in temperatures, where all scores are on one side of the threshold.
-UNEVEN = tl.constexpr(16.0)
+UNEVEN = tl.constexpr(6.0)
 
 
 @triton.jit

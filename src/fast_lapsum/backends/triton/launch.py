@@ -155,7 +155,7 @@ def forward(
             made = None
             while made is None:
                 room = room_of(scores.device)
-                chosen = plan or _plan(n, row_count, kept.itemsize, width, room, is_written)
+                chosen = plan or _plan(n, row_count, kept.itemsize, width, room, output)
                 planned = forward_steps(
                     *(chosen, n, row_count, room, can_overlap(scores.device)),
                     *(largest, output, clamp, compute),
@@ -188,19 +188,22 @@ def _width(tensors: tuple[Tensor | None, ...], group: Group) -> int:
 
 
 def _plan(
-    n: int, row_count: int, itemsize: int, width: int, room: int, is_written: bool = True
+    n: int, row_count: int, itemsize: int, width: int, room: int, output: str = "mask"
 ) -> ForwardPlan:
     """Rows that no program holds: a team's where there are few, one program's where many.
 
-    Where nothing is written there is no memory for lists, and rows are read in every pass.
+    Where nothing is written there is no memory for lists, and rows are read in every pass; of a
+    hard mask, whose search has more of them, only in that case.
     """
+    is_written = output != "threshold"
     if n <= longest_block(itemsize):
         return tile_plan(n, width, itemsize)
     if row_count >= MANY_ROWS and is_written:
         return long_plan(n, row_count, width)
     team = team_plan(n, row_count, itemsize, width)
     if team is None or team.chunks > room:
-        is_read = not is_written or n * row_count * itemsize <= CACHED_BYTES
+        is_cached = output != "hard" and n * row_count * itemsize <= CACHED_BYTES
+        is_read = not is_written or is_cached
         team = reading_plan(n, row_count, itemsize, width) if is_read else None
     return team or shared_plan(n, row_count, width)
 

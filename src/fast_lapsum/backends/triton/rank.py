@@ -1,8 +1,10 @@
 """The score of a rank, by counts: what the hard limit asks for, and what a root is near to.
 
-Each pass counts the scores over four trials, where the rank should be by the counts at both ends of
-the bracket, give or take what chance allows. After one that met with ties or a gap, two
-of the next are elsewhere: half-way, and half-way in the order of floats. Most rows take three.
+Each pass counts the scores over four trials. Two of them are where the rank should be by the counts
+at both ends of the bracket, give or take what chance allows; one halves the bracket, and one halves
+the floats in it, so that no row takes more passes than a float has bits. Most take three. Where any
+number between two scores will do, the other two are nearer to where the rank should be, too, unless
+the pass before met with ties or a gap.
 """
 
 from __future__ import annotations
@@ -167,9 +169,12 @@ def search_rank(
         high = _inside(high, ranks.left, ranks.right, COMPUTE)
         half = _inside(_half_way(left, ranks.right, among), ranks.left, ranks.right, COMPUTE)
         middle = middle_float(ranks.left, ranks.right, COMPUTE)
-        is_met = stalls > 0
-        half = tl.where(is_met, half, _inside(inner - reach, ranks.left, ranks.right, COMPUTE))
-        middle = tl.where(is_met, middle, _inside(inner + reach, ranks.left, ranks.right, COMPUTE))
+        if FREE:
+            is_met = stalls > 0
+            nearer = _inside(inner - reach, ranks.left, ranks.right, COMPUTE)
+            half = tl.where(is_met, half, nearer)
+            nearer = _inside(inner + reach, ranks.left, ranks.right, COMPUTE)
+            middle = tl.where(is_met, middle, nearer)
         found, crossings = over_rows(
             source, (low, high, half, middle), crossings, "counts", COMPUTE
         )

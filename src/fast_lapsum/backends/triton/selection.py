@@ -87,30 +87,20 @@ def place_chosen(
     call,
     row_count,
     chosen,
-    threshold,
     indices,
-    weights,
     sums,
     chunks,
     length,
     k,
-    LARGEST: tl.constexpr,
     ROWS: tl.constexpr,
     REPEATS: tl.constexpr,
     LANES: tl.constexpr,
     WIDTH: tl.constexpr,
     CHUNK_LANES: tl.constexpr,
-    COMPUTE: tl.constexpr,
 ):
-    """Where a hard mask has its ones, [row_count, k], and the soft mask's p there.
-
-    Places left over are -1 with weight 0, or NaN in a row without an answer.
-    """
+    """Where a hard mask has its ones, [row_count, k]; places left over are -1."""
     row, outer, inner, chunk, first, last = _span(call, chunks, length, row_count, ROWS)
     is_row = row < row_count
-    t = temperature_of(call, outer, inner)
-    pair = threshold + 2 * tl.minimum(row, row_count - 1)
-    hi, lo = tl.load(pair), tl.load(pair + 1)
     before = tl.zeros((ROWS,), tl.int64)
     if sums is not None:
         before, _ = _before(sums, row, chunk, chunks, CHUNK_LANES)
@@ -121,24 +111,50 @@ def place_chosen(
         is_chosen = (load_values(chosen, outer, inner, index, inside, WIDTH) == 1) & inside
         count = _of_rows(is_chosen.to(tl.int32))
         if any_row(count > 0):
-            r = load_scores(call, outer, inner, index, is_chosen, LARGEST, WIDTH, COMPUTE)
             number = across(before) + running_sums(is_chosen.to(tl.int32))
             place = across(row * k - 1) + number
             is_stored = is_chosen & (number <= k)  # whatever the mask is, nothing else is written
             tl.store(indices + place, index + 0 * place, mask=is_stored)
-            p = any_mask(r, hi, lo, t, COMPUTE).to(weights.dtype.element_ty)
-            tl.store(weights + place, p, mask=is_stored)
         before += count
     if chunk == chunks - 1:
         if any_row(is_row & (before < k)):
-            nothing = tl.where(hi != hi, float("nan"), 0.0)[:, None]
             for start in range(tl.min(before, 0) // FILLED * FILLED, k, FILLED):
                 free = start + tl.arange(0, FILLED)[None, :]
                 is_free = (free >= before[:, None]) & (free < k) & is_row[:, None]
                 place = row[:, None] * k + free
                 tl.store(indices + place, 0 * place - 1, mask=is_free)
-                filled = nothing + tl.zeros((ROWS, FILLED), COMPUTE)
-                tl.store(weights + place, filled.to(weights.dtype.element_ty), mask=is_free)
+
+
+@triton.jit(do_not_specialize=["row_count", "parts"])
+def weigh_chosen(
+    call,
+    row_count,
+    threshold,
+    indices,
+    weights,
+    k,
+    parts,
+    LARGEST: tl.constexpr,
+    ROWS: tl.constexpr,
+    LANES: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    """The soft mask's p at the selected scores, 0 in places left over, NaN without an answer."""
+    program = tl.program_id(0).to(tl.int64)
+    row = program // parts * ROWS + tl.arange(0, ROWS)
+    outer, inner = coordinates(call, row, row_count)
+    t = temperature_of(call, outer, inner)
+    pair = threshold + 2 * tl.minimum(row, row_count - 1)
+    hi, lo = tl.load(pair), tl.load(pair + 1)
+    number = part_indices(program % parts * LANES, 0, 1, LANES, 1)
+    place = across(row * k) + number
+    is_place = (number < k) & across(row < row_count)
+    index = tl.load(indices + place, mask=is_place, other=-1)
+    is_chosen = index >= 0
+    r = load_scores(call, outer, inner, index, is_chosen, LARGEST, 1, COMPUTE)
+    p = tl.where(is_chosen, any_mask(r, hi, lo, t, COMPUTE), 0.0)
+    p = tl.where(across(hi != hi), float("nan"), p)
+    tl.store(weights + place, p.to(weights.dtype.element_ty), mask=is_place)
 
 
 @triton.jit
@@ -181,7 +197,7 @@ def sum_ticks(
     t = temperature_of(call, outer, inner)
     hi, lo = tl.load(threshold + 2 * row), tl.load(threshold + 2 * row + 1)
     total, more = _sum_ticks(
-        *(call, outer, inner, hi, lo, t, first, last),
+        *(call, outer, inner, hi, lo, t, first, last, RAISED_LITTLE, RAISED_MORE),
         *(LARGEST, REPEATS, LANES, WIDTH, DIGITS, COMPUTE),
     )
     tl.store(sums + row * chunks + chunk, total)
@@ -198,6 +214,8 @@ def _sum_ticks(
     t,
     first,
     last,
+    RAISED: tl.constexpr,
+    MORE: tl.constexpr,
     LARGEST: tl.constexpr,
     REPEATS: tl.constexpr,
     LANES: tl.constexpr,
@@ -205,7 +223,7 @@ def _sum_ticks(
     DIGITS: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
-    """Both sums of ticks of some scores."""
+    """The ticks of some scores, raised as RAISED and as MORE says, or 0 where that is None."""
     ROWS: tl.constexpr = hi.shape[0]
     total = tl.zeros((ROWS, LANES), tl.int64)
     more = total
@@ -214,10 +232,11 @@ def _sum_ticks(
         index = part_indices(first, part, REPEATS, LANES, WIDTH)
         inside = exist(index, call.n, WIDTH)
         r = load_scores(call, outer, inner, index, inside, LARGEST, WIDTH, COMPUTE)
-        ticks = _ticks(r, hi, lo, t, inside, RAISED_LITTLE, DIGITS, COMPUTE)
+        ticks = _ticks(r, hi, lo, t, inside, RAISED, DIGITS, COMPUTE)
         total += tl.sum(tl.sum(ticks, 3), 0)
-        ticks = _ticks(r, hi, lo, t, inside, RAISED_MORE, DIGITS, COMPUTE)
-        more += tl.sum(tl.sum(ticks, 3), 0)
+        if MORE is not None:
+            ticks = _ticks(r, hi, lo, t, inside, MORE, DIGITS, COMPUTE)
+            more += tl.sum(tl.sum(ticks, 3), 0)
     return tl.sum(total, 1), tl.sum(more, 1)
 
 
@@ -267,21 +286,28 @@ def draw_rows(
     pair = threshold + 2 * tl.minimum(row, row_count - 1)
     hi, lo = tl.load(pair), tl.load(pair + 1)
     before = tl.zeros((ROWS,), tl.int64)
-    before_more = before
-    if sums is not None:
-        before, total = _before(sums, row, chunk, chunks, CHUNK_LANES)
-        before_more, more = _before(sums + row_count * chunks, row, chunk, chunks, CHUNK_LANES)
-    else:
-        total, more = _sum_ticks(
-            *(call, outer, inner, hi, lo, t, first, last),
-            *(LARGEST, REPEATS, LANES, WIDTH, DIGITS, COMPUTE),
-        )
     is_answered = (hi == hi) & (budget == tl.floor(budget))
     k = tl.where(is_answered, budget, 0.0).to(tl.int64)
-    one = tl.full((), 1 << DIGITS, tl.int64)
-    is_short = total < k * one  # by what sums in the solver were rounded
-    total = tl.where(is_short, more, total)
-    before = tl.where(is_short, before_more, before)
+    needed = k * tl.full((), 1 << DIGITS, tl.int64)
+    if sums is not None:
+        before, total = _before(sums, row, chunk, chunks, CHUNK_LANES)
+    else:
+        total, _ = _sum_ticks(
+            *(call, outer, inner, hi, lo, t, first, last, RAISED_LITTLE, None),
+            *(LARGEST, REPEATS, LANES, WIDTH, DIGITS, COMPUTE),
+        )
+    is_short = total < needed  # by what sums in the solver were rounded
+    if any_row(is_short):
+        before_more, more = before, total
+        if sums is not None:
+            before_more, more = _before(sums + row_count * chunks, row, chunk, chunks, CHUNK_LANES)
+        else:
+            more, _ = _sum_ticks(
+                *(call, outer, inner, hi, lo, t, first, last, RAISED_MORE, None),
+                *(LARGEST, REPEATS, LANES, WIDTH, DIGITS, COMPUTE),
+            )
+        total = tl.where(is_short, more, total)
+        before = tl.where(is_short, before_more, before)
     step = tl.maximum(total // tl.maximum(k, 1), 1)
     per_step = 1 / step.to(tl.float64)
     start = tl.load(row_start(starts, outer, inner)).to(tl.float64) * step.to(tl.float64)

@@ -13,10 +13,10 @@ from ...solvers.backend import compute_dtype
 from .config import PROGRAMS, longest_block, power_of_two, tile_plan
 from .device import on_device
 from .launch import _along, _fitting, _rows, _width, forward, split_float64
-from .selection import count_chosen, draw_rows, place_chosen, sum_ticks
+from .selection import count_chosen, draw_rows, place_chosen, sum_ticks, weigh_chosen
 from .views import Call, Numbers
 
-for _kernel in (count_chosen, draw_rows, place_chosen, sum_ticks):  # see steps.py
+for _kernel in (count_chosen, draw_rows, place_chosen, sum_ticks, weigh_chosen):  # see steps.py
     getattr(_kernel, "cache_key", None)
 del _kernel
 
@@ -64,12 +64,21 @@ def select(
                     **tile.options,
                 )
             first = group.first_row
+            constants = tile.constants(largest, threshold)
+            placing = {x: constants[x] for x in constants if x not in ("LARGEST", "COMPUTE")}
             place_chosen[(tile.programs,)](
-                *(call, row_count, v_chosen, threshold.view(-1, 2)[first:]),
-                *(indices.view(-1, k)[first:], weights.view(-1, k)[first:]),
+                *(call, row_count, v_chosen, indices.view(-1, k)[first:]),
                 *(sums, tile.chunks, tile.length, k),
-                **tile.constants(largest, threshold),
+                **placing,
                 **tile.options,
+            )
+            lanes = min(power_of_two(k), 32 * WARPS)
+            rows, parts = 32 * WARPS // lanes, -(-k // lanes)
+            weigh_chosen[(-(-row_count // rows) * parts,)](
+                *(call, row_count, threshold.view(-1, 2)[first:]),
+                *(indices.view(-1, k)[first:], weights.view(-1, k)[first:], k, parts),
+                **{x: constants[x] for x in ("LARGEST", "COMPUTE")},
+                **{"ROWS": rows, "LANES": lanes, "num_warps": WARPS, "enable_fp_fusion": False},
             )
     return indices, weights, threshold
 
