@@ -77,8 +77,12 @@ def select(
             weigh_chosen[(-(-row_count // rows) * parts,)](
                 *(call, row_count, threshold.view(-1, 2)[first:]),
                 *(indices.view(-1, k)[first:], weights.view(-1, k)[first:], k, parts),
-                **{x: constants[x] for x in ("LARGEST", "COMPUTE")},
-                **{"ROWS": rows, "LANES": lanes, "num_warps": WARPS, "enable_fp_fusion": False},
+                LARGEST=largest,
+                ROWS=rows,
+                LANES=lanes,
+                COMPUTE=constants["COMPUTE"],
+                num_warps=WARPS,
+                enable_fp_fusion=False,
             )
     return indices, weights, threshold
 
