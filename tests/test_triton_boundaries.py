@@ -75,6 +75,18 @@ def test_ties_go_to_the_earliest(way: str) -> None:
             _check(scores, k, t, WAYS[way])
 
 
+def test_tied_rows_beside_each_other() -> None:
+    """Rows of a tile are written together, those that take all ties beside those that do not."""
+    draw = torch.Generator().manual_seed(0)
+    for _ in range(8):
+        scores = torch.randint(0, 4, (32, 8), generator=draw).float()
+        k = torch.randint(1, 8, (32,), generator=draw).double()
+        t = torch.tensor([0.3, 0.01, 1.0, 0.0])[torch.randint(0, 4, (32,), generator=draw)]
+        found, _ = forward(scores, k, t.double(), hard=True)
+        for row, one, count in zip(scores.double(), found, k, strict=True):
+            assert torch.equal(one.double(), reference.hard_row(row, int(count)))
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_infinities_and_rows_without_an_answer(way: str) -> None:
     scores = normal(4, N, seed=9)

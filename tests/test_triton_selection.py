@@ -99,6 +99,20 @@ def test_random_masks(n: int, t: float) -> None:
     assert missed <= 1
 
 
+@pytest.mark.parametrize("start", [0.0, 1e-11, 0.5, 1 - 1e-6, 1 - 2**-53])
+def test_certain_scores_are_drawn_and_none_is_short(start: float) -> None:
+    """Next to scores whose p is less than a tick, and where p had to be raised."""
+    many = torch.zeros(4096)
+    many[:2] = torch.tensor([200.0, 49.5])
+    rows = [(many, 1.0), ([3.0, 1.0, 1.0], 0.0), ([inf, 1.0, 1.1], 1.0), ([60.0, 1.0, 1.1], 1.0)]
+    for row, t in rows:
+        scores = torch.as_tensor(row)[None]
+        given = (scores, None, 2.0, None, t, None, torch.tensor([start], dtype=torch.float64))
+        drawn = selection_launch.sample(*given, True, torch.float32)[0]
+        assert drawn.sum() == 2
+        assert drawn[0] == 1
+
+
 def test_budgets_that_are_not_whole_have_no_random_mask(n: int) -> None:
     scores, starts = normal(2, n, seed=2), torch.zeros(2, dtype=torch.float64)
     budget = torch.tensor([3.0, 2.5], dtype=torch.float64)

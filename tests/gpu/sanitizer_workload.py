@@ -6,7 +6,7 @@ import torch
 from sampled import deceive
 from torch import Tensor
 
-from fast_lapsum.backends.triton import launch
+from fast_lapsum.backends.triton import launch, selection_launch
 from fast_lapsum.backends.triton.config import (
     LongBackwardPlan,
     long_plan,
@@ -56,8 +56,31 @@ def _call(
             assert all(x.isfinite().all() for x in grads if x is not None)
 
 
+def _ties(shape: tuple[int, int]) -> None:
+    """A hard mask of equal scores, all but one of which are taken, in chunks without a rest."""
+    n = shape[1]
+    scores = torch.ones(shape, device="cuda")
+    given = (None, n - 1.0, None, 0.1, None, None, True, "hard", torch.float32)
+    p, _ = launch.forward(scores, *given)
+    assert p[:, :-1].all()
+    assert not p[:, -1].any()
+
+
+def _selections(shape: tuple[int, int]) -> None:
+    """Indices and weights, and random masks."""
+    scores = torch.randn(shape, device="cuda")
+    indices, _, _ = selection_launch.select(scores, 5, None, 0.1, None, True, torch.float32)
+    assert (indices.diff() > 0).all()
+    start = torch.rand(shape[0], device="cuda", dtype=torch.float64)
+    given = (None, 5.0, None, 0.1, None, start, True, torch.float32)
+    assert (selection_launch.sample(scores, *given).sum(-1) == 5).all()
+
+
 def main() -> None:
     """Tiles, blocks, teams that hold rows, long rows and shared ones; samples that lie."""
+    _ties((32, 98_304))
+    for shape in ((70, 64), (3, 3000), (2, 40_000)):
+        _selections(shape)
     if not torch.cuda.is_available():
         raise SystemExit("error: no CUDA device")
     torch.manual_seed(0)

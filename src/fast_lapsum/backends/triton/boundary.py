@@ -66,7 +66,8 @@ def find_boundary(source, survey, k, t, soft, guess, crossings, COMPUTE: tl.cons
         is_found = ranks.is_found
         hi = tl.where(is_live, tl.where(is_found, ranks.right, float("nan")), hi)
         lo = tl.where(is_live, tie_share(k, ranks, COMPUTE), lo)
-        above = tl.where(is_live, ranks.above_right, above)
+        # There is room for all that equal a boundary of which all are taken, however many they are.
+        above = tl.where(is_live, tl.where(lo == 1, -1.0, ranks.above_right), above)
         missed = tl.where(is_live & (~is_found), 2, missed)
         hi = tl.where(missed != 0, float("nan"), hi)
     nothing = float("nan")

@@ -192,8 +192,8 @@ def _plan(
 ) -> ForwardPlan:
     """Rows that no program holds: a team's where there are few, one program's where many.
 
-    Where nothing is written there is no memory for lists, and rows are read in every pass; of a
-    hard mask, whose search has more of them, only in that case.
+    Where nothing is written there is no memory for lists, and rows are read in every pass; those of
+    a hard mask, whose search has more of them, never are.
     """
     is_written = output != "threshold"
     if n <= longest_block(itemsize):

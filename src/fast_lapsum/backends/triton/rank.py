@@ -32,6 +32,8 @@ LONE = tl.constexpr(8.0)
 #: A soft root is near enough when the bracket is so many temperatures wide.
 NEAR = tl.constexpr(2.0)
 MOST_PASSES = tl.constexpr(96)
+#: Passes after which every one halves the order of floats, too.
+PATIENCE = tl.constexpr(24)
 
 
 class Ranks(NamedTuple):
@@ -117,7 +119,10 @@ def _with_ends(ranks, first, last, rank, is_live, COMPUTE: tl.constexpr):
 
 @triton.jit
 def _with_gap(ranks, rank, is_free, COMPUTE: tl.constexpr):
-    """Where a boundary need be no score: the number after the left end, if that has the rank."""
+    """Where a boundary need be no score: the number after the left end, if that has the rank.
+
+    What is said to be over it is then no count: scores may equal it.
+    """
     is_hit = is_free & (ranks.above_left == rank)
     right = tl.where(is_hit, float_after(ranks.left, COMPUTE), ranks.right)
     above_right = tl.where(is_hit, rank - 1, ranks.above_right)
@@ -170,7 +175,7 @@ def search_rank(
         half = _inside(_half_way(left, ranks.right, among), ranks.left, ranks.right, COMPUTE)
         middle = middle_float(ranks.left, ranks.right, COMPUTE)
         if FREE:
-            is_met = stalls > 0
+            is_met = (stalls > 0) | (taken > PATIENCE)
             nearer = _inside(inner - reach, ranks.left, ranks.right, COMPUTE)
             half = tl.where(is_met, half, nearer)
             nearer = _inside(inner + reach, ranks.left, ranks.right, COMPUTE)

@@ -69,7 +69,7 @@ class Bracket(NamedTuple):
 class Trial(NamedTuple):
     """b + step is the root where ``is_exact``; else b is a trial, which ``is_far`` from the root.
 
-    ``above`` and ``tails`` are N> and S<= + S> of the last look.
+    ``above`` and ``tails`` are N> and S<= + S> of the last look, which was at b where it is exact.
     """
 
     b: Any
@@ -88,7 +88,7 @@ class Found(NamedTuple):
     step: Any
     lower: Any
     upper: Any
-    above: Any  # scores over the root
+    above: Any  # scores over ``lower``
     is_direct: Any
 
 

@@ -298,7 +298,8 @@ def sample_place(
                 *(r, 0, call, outer, inner, None, 0, None),
                 *(False, False, LARGEST, PARTS, SAMPLE // LANES // PARTS, LANES, 1, 1),
             ),
-            *(origin, k, t, is_limit | (turn > 0), SAMPLE, COMPUTE),
+            *(origin, k, tl.where(origin * 0 + turn > 0, 0.0, t), is_limit | (turn > 0)),
+            *(SAMPLE, COMPUTE),
         )
         is_first = origin * 0 + turn == 0
         place = Place(

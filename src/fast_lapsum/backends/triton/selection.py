@@ -26,6 +26,8 @@ from .views import (
     temperature_of,
 )
 
+#: Digits of p as a whole number of ticks.
+MOST_DIGITS = tl.constexpr(50)
 #: By how much of e^-|u| / 2 a score's p is raised where scores are drawn: more than a sum in the
 #: solver is off by, and much more, should that not do.
 RAISED_LITTLE = tl.constexpr(2.0**-18)
@@ -158,23 +160,38 @@ def weigh_chosen(
 
 
 @triton.jit
-def _ticks(r, hi, lo, t, inside, RAISED: tl.constexpr, DIGITS: tl.constexpr, COMPUTE: tl.constexpr):
-    """p as a whole number out of 2^DIGITS, RAISED by that part of what it can be raised by.
+def _whole(k):
+    """What 1 is in ticks: a power of two, as large as 62 bits for k of them allow."""
+    exponent = ((tl.maximum(k, 1.0).to(tl.int64, bitcast=True) >> 52) & 0x7FF) - 1022
+    return tl.full((1,), 1, tl.int64) << tl.minimum(61 - exponent, MOST_DIGITS)
 
-    What is missing from 1 is rounded, not p: it may be much smaller than p's last digit.
+
+@triton.jit
+def _ticks(r, hi, lo, t, one, inside, MORE: tl.constexpr, COMPUTE: tl.constexpr):
+    """p in ticks, raised a little, and which scores have 1, or so nearly that no tick is missing.
+
+    What is missing from 1 is rounded, not p: it may be much smaller than p's last digit. MORE: p is
+    raised more, and rounded up, so that the sum cannot be short of what p add up to.
     """
     is_limit = is_in_limit(hi, t, COMPUTE)
     inverse = exponent_scale(tl.where(is_limit, 1.0, t), COMPUTE)
     is_above, e = soft_tails(r, hi, lo, inverse)
-    is_above = tl.where(across(is_limit), r > across(hi), is_above)
+    is_taken = (r > across(hi)) | ((r == across(hi)) & across(lo == 1))
+    is_above = tl.where(across(is_limit), is_taken, is_above) & (r > float("-inf"))
     share = tl.where(r == across(hi), across(tl.minimum(lo, 1.0)), 0.0)
     e = tl.where(across(is_limit), tl.where(is_above, 0.0, share), e)
-    e = tl.where(r == float("-inf"), 0.0, e)
-    e = e.to(tl.float64) * tl.where(is_above, 1 - RAISED, 1 + RAISED)
-    one = tl.full((), 1 << DIGITS, tl.int64)
-    ticks = tl.where(e == e, e * one.to(tl.float64) + 0.5, 0.0).to(tl.int64)
-    ticks = tl.minimum(tl.where(is_above, one - ticks, ticks), one)
-    return tl.where(inside & across(hi == hi), ticks, 0)
+    e = tl.where((e == e) & (r > float("-inf")), e, 0.0)
+    RAISED: tl.constexpr = RAISED_MORE if MORE else RAISED_LITTLE
+    ticks = e.to(tl.float64) * tl.where(is_above, 1 - RAISED, 1 + RAISED)
+    ticks = ticks * across(one).to(tl.float64)
+    if MORE:
+        ticks = tl.where(is_above, tl.floor(ticks), tl.ceil(ticks)).to(tl.int64)
+    else:
+        ticks = (ticks + 0.5).to(tl.int64)
+    is_here = inside & across(hi == hi)
+    is_certain = is_here & is_above & (ticks == 0)
+    ticks = tl.where(is_above, across(one) - ticks, tl.minimum(ticks, across(one) - 1))
+    return tl.where(is_here & (~is_certain), ticks, 0), is_certain
 
 
 @triton.jit(do_not_specialize=["row_count", "chunks"])
@@ -189,19 +206,19 @@ def sum_ticks(
     REPEATS: tl.constexpr,
     LANES: tl.constexpr,
     WIDTH: tl.constexpr,
-    DIGITS: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
-    """What the ticks of each chunk add up to, raised a little; those raised more follow."""
+    """What the ticks of each chunk add up to, and how many scores are certain; then raised more."""
     row, outer, inner, chunk, first, last = _span(call, chunks, length, row_count, 1)
     t = temperature_of(call, outer, inner)
     hi, lo = tl.load(threshold + 2 * row), tl.load(threshold + 2 * row + 1)
-    total, more = _sum_ticks(
-        *(call, outer, inner, hi, lo, t, first, last, RAISED_LITTLE, RAISED_MORE),
-        *(LARGEST, REPEATS, LANES, WIDTH, DIGITS, COMPUTE),
+    one = _whole(budget_of(call, outer, inner))
+    found = _sum_ticks(
+        *(call, outer, inner, hi, lo, t, one, first, last, True, True),
+        *(LARGEST, REPEATS, LANES, WIDTH, COMPUTE),
     )
-    tl.store(sums + row * chunks + chunk, total)
-    tl.store(sums + (row_count + row) * chunks + chunk, more)
+    for i in tl.static_range(4):
+        tl.store(sums + (i * row_count + row) * chunks + chunk, found[i])
 
 
 @triton.jit
@@ -212,32 +229,35 @@ def _sum_ticks(
     hi,
     lo,
     t,
+    one,
     first,
     last,
-    RAISED: tl.constexpr,
+    LITTLE: tl.constexpr,
     MORE: tl.constexpr,
     LARGEST: tl.constexpr,
     REPEATS: tl.constexpr,
     LANES: tl.constexpr,
     WIDTH: tl.constexpr,
-    DIGITS: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
-    """The ticks of some scores, raised as RAISED and as MORE says, or 0 where that is None."""
+    """The ticks of some scores and how many of them are certain, raised a LITTLE, and MORE."""
     ROWS: tl.constexpr = hi.shape[0]
     total = tl.zeros((ROWS, LANES), tl.int64)
-    more = total
+    certain, total_more, certain_more = total, total, total
     BLOCK: tl.constexpr = REPEATS * LANES * WIDTH
     for part in range((last - first + (BLOCK - 1)) // BLOCK):
         index = part_indices(first, part, REPEATS, LANES, WIDTH)
         inside = exist(index, call.n, WIDTH)
         r = load_scores(call, outer, inner, index, inside, LARGEST, WIDTH, COMPUTE)
-        ticks = _ticks(r, hi, lo, t, inside, RAISED, DIGITS, COMPUTE)
-        total += tl.sum(tl.sum(ticks, 3), 0)
-        if MORE is not None:
-            ticks = _ticks(r, hi, lo, t, inside, MORE, DIGITS, COMPUTE)
-            more += tl.sum(tl.sum(ticks, 3), 0)
-    return tl.sum(total, 1), tl.sum(more, 1)
+        if LITTLE:
+            ticks, is_certain = _ticks(r, hi, lo, t, one, inside, False, COMPUTE)
+            total += tl.sum(tl.sum(ticks, 3), 0)
+            certain += tl.sum(tl.sum(is_certain.to(tl.int64), 3), 0)
+        if MORE:
+            ticks, is_certain = _ticks(r, hi, lo, t, one, inside, True, COMPUTE)
+            total_more += tl.sum(tl.sum(ticks, 3), 0)
+            certain_more += tl.sum(tl.sum(is_certain.to(tl.int64), 3), 0)
+    return tl.sum(total, 1), tl.sum(certain, 1), tl.sum(total_more, 1), tl.sum(certain_more, 1)
 
 
 @triton.jit
@@ -270,14 +290,13 @@ def draw_rows(
     LANES: tl.constexpr,
     WIDTH: tl.constexpr,
     CHUNK_LANES: tl.constexpr,
-    DIGITS: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
     """Random masks of exactly k ones: score i is one with probability p_i (systematic sampling).
 
-    Whole numbers make k exact. The ticks of all scores add up to k of 2^DIGITS or a little more, as
-    p is raised by so little that no number of draws would show it; so k numbers that are 2^DIGITS
-    or more apart are all among them, and no score, which has 2^DIGITS at most, has two.
+    Whole numbers make k exact. Certain scores are drawn. The ticks of all others add up to what is
+    left of the budget or a little more, as p is raised; so as many numbers that are 1 or more apart
+    are all among them, and no score, which has less than 1, has two.
     """
     row, outer, inner, chunk, first, last = _span(call, chunks, length, row_count, ROWS)
     is_row = row < row_count
@@ -288,42 +307,48 @@ def draw_rows(
     before = tl.zeros((ROWS,), tl.int64)
     is_answered = (hi == hi) & (budget == tl.floor(budget))
     k = tl.where(is_answered, budget, 0.0).to(tl.int64)
-    needed = k * tl.full((), 1 << DIGITS, tl.int64)
+    one = _whole(budget)
+    given = (call, outer, inner, hi, lo, t, one, first, last)
     if sums is not None:
         before, total = _before(sums, row, chunk, chunks, CHUNK_LANES)
+        _, certain = _before(sums + row_count * chunks, row, chunk, chunks, CHUNK_LANES)
     else:
-        total, _ = _sum_ticks(
-            *(call, outer, inner, hi, lo, t, first, last, RAISED_LITTLE, None),
-            *(LARGEST, REPEATS, LANES, WIDTH, DIGITS, COMPUTE),
+        total, certain, _, _ = _sum_ticks(
+            *given, True, False, LARGEST, REPEATS, LANES, WIDTH, COMPUTE
         )
-    is_short = total < needed  # by what sums in the solver were rounded
+    is_short = total < (k - certain) * one  # by what sums in the solver, and ticks, were rounded
     if any_row(is_short):
-        before_more, more = before, total
+        before_more, more, certain_more = before, total, certain
         if sums is not None:
-            before_more, more = _before(sums + row_count * chunks, row, chunk, chunks, CHUNK_LANES)
+            more_sums = sums + 2 * row_count * chunks
+            before_more, more = _before(more_sums, row, chunk, chunks, CHUNK_LANES)
+            more_sums += row_count * chunks
+            _, certain_more = _before(more_sums, row, chunk, chunks, CHUNK_LANES)
         else:
-            more, _ = _sum_ticks(
-                *(call, outer, inner, hi, lo, t, first, last, RAISED_MORE, None),
-                *(LARGEST, REPEATS, LANES, WIDTH, DIGITS, COMPUTE),
+            _, _, more, certain_more = _sum_ticks(
+                *given, False, True, LARGEST, REPEATS, LANES, WIDTH, COMPUTE
             )
         total = tl.where(is_short, more, total)
+        certain = tl.where(is_short, certain_more, certain)
         before = tl.where(is_short, before_more, before)
+    k = tl.maximum(k - certain, 0)
     step = tl.maximum(total // tl.maximum(k, 1), 1)
     per_step = 1 / step.to(tl.float64)
     start = tl.load(row_start(starts, outer, inner)).to(tl.float64) * step.to(tl.float64)
     start = tl.minimum(start.to(tl.int64), step - 1)
-    given = (across(start), across(step), across(per_step), across(k))
+    steps = (across(start), across(step), across(per_step), across(k))
     BLOCK: tl.constexpr = REPEATS * LANES * WIDTH
     for part in range((last - first + (BLOCK - 1)) // BLOCK):
         index = part_indices(first, part, REPEATS, LANES, WIDTH)
         inside = exist(index, call.n, WIDTH)
         r = load_scores(call, outer, inner, index, inside, LARGEST, WIDTH, COMPUTE)
-        ticks = _ticks(r, hi, lo, t, inside, RAISED_LITTLE, DIGITS, COMPUTE)
+        ticks, is_certain = _ticks(r, hi, lo, t, one, inside, False, COMPUTE)
         if any_row(is_short):
-            raised = _ticks(r, hi, lo, t, inside, RAISED_MORE, DIGITS, COMPUTE)
+            raised, is_sure = _ticks(r, hi, lo, t, one, inside, True, COMPUTE)
             ticks = tl.where(across(is_short), raised, ticks)
+            is_certain = tl.where(across(is_short), is_sure, is_certain)
         x = across(before) + running_sums(ticks)
-        is_drawn = _is_drawn(x, ticks, *given) & across(k > 0)
+        is_drawn = is_certain | (_is_drawn(x, ticks, *steps) & across(k > 0))
         drawn = tl.where(across(is_answered), is_drawn.to(COMPUTE), float("nan"))
         store_values(out, outer, inner, index, inside & across(is_row), drawn, WIDTH)
         before += _of_rows(ticks)

@@ -20,8 +20,6 @@ for _kernel in (count_chosen, draw_rows, place_chosen, sum_ticks, weigh_chosen):
     getattr(_kernel, "cache_key", None)
 del _kernel
 
-#: Digits of p as a whole number, and of a row's sum of them.
-DIGITS, DIGITS_OF_SUM = 40, 62
 #: Scores that a thread of a long row takes at a time, and its threads.
 READ, WARPS = 16, 8
 
@@ -109,7 +107,6 @@ def sample(
         return out
     numbers, temperature = _numbers(scores, budget_number, temperature, temperature_number)
     tensors = (scores, mask, budget, temperature, start, out)
-    digits = min(DIGITS, DIGITS_OF_SUM - n.bit_length())
     with on_device(scores):
         for group in groups(tensors):
             row_count = group.outer * group.inner
@@ -121,10 +118,10 @@ def sample(
             call = Call(v_scores, v_mask, v_budget, v_temperature, numbers, n, group.inner)
             pairs = threshold.view(-1, 2)[group.first_row :]
             tile = _Tile(n, row_count, threshold.itemsize, _width(tensors, group))
-            constants = tile.constants(largest, threshold) | {"DIGITS": digits}
+            constants = tile.constants(largest, threshold)
             sums = None
             if tile.chunks > 1:
-                sums = scores.new_empty(2 * row_count * tile.chunks, dtype=torch.int64)
+                sums = scores.new_empty(4 * row_count * tile.chunks, dtype=torch.int64)
                 summing = {x: y for x, y in constants.items() if x not in ("ROWS", "CHUNK_LANES")}
                 sum_ticks[(row_count * tile.chunks,)](
                     *(call, row_count, pairs, sums, tile.chunks, tile.length),

@@ -271,7 +271,7 @@ def solve(source, survey, k, t, is_hard, guess, look, crossings, COMPUTE: tl.con
                 soft_hi, soft_lo, crossings = finish(
                     source, row, found, is_soft, crossings, COMPUTE
                 )
-                # No score lies between the next one below the root and the root itself.
+                # N> at the next score below.
                 is_next = is_soft & found.is_found & (found.lower > float("-inf"))
                 above = tl.where(is_next, found.above, above)
                 at = tl.where(is_next, found.lower, at)

@@ -87,7 +87,7 @@ def _cut(source, again, boundary, k, crossings, COMPUTE: tl.constexpr):
     first += number.to(tl.int64) * of_piece * PART
     passed = (tl.zeros((1,), tl.float64) + before + within).to(tl.int64)
     cut = tl.zeros((1,), tl.int64) - 1
-    for part in range(of_piece):
+    for part in range(tl.minimum(of_piece, parts - number * of_piece)):
         index = part_indices(first, part, again.REPEATS, again.LANES, again.WIDTH)
         is_tied = read_part(again, first, part, COMPUTE) == across(boundary.hi)
         count = across(passed) + running_sums(is_tied.to(tl.int32))
