@@ -78,12 +78,12 @@ def _selections(shape: tuple[int, int]) -> None:
 
 def main() -> None:
     """Tiles, blocks, teams that hold rows, long rows and shared ones; samples that lie."""
-    _ties((32, 98_304))
-    for shape in ((70, 64), (3, 3000), (2, 40_000)):
-        _selections(shape)
     if not torch.cuda.is_available():
         raise SystemExit("error: no CUDA device")
     torch.manual_seed(0)
+    _ties((32, 98_304))
+    for shape in ((70, 64), (3, 3000), (2, 40_000)):
+        _selections(shape)
     _call((40, 33), masked=True)
     _call((5, 64), tile_plan(64, 4))
     _call((2, 1000), t=1e-3)
