@@ -65,3 +65,13 @@ def test_scores_next_to_ties(value: float) -> None:
     for k in (1.0, 5.0, 6.0, 20.5, len(row) - 5.0, len(row) - 1.0):
         p, _ = forward(scores, k, 0.0)
         torch.testing.assert_close(p[0].double(), _hard_limit(scores[0], k), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize(
+    "k", [0.99999997383561423, 1.9999999560683026, 2.99999999999, 3 - 2.0**-26]
+)
+def test_budgets_next_to_whole_ones(k: float) -> None:
+    """A lone score's share is rounded, by half a digit of 1 at most."""
+    scores = torch.tensor([[2.0, 0.5, 1.0, -1.0, 3.0]])
+    p, _ = forward(scores, k, 0.0)
+    assert abs(float(p.double().sum()) - k) <= 2.0**-25

@@ -86,7 +86,9 @@ def _any_log(r, pair, t, COMPUTE: tl.constexpr):
     log_p = _soft_log(r, pair.hi, pair.lo, tl.where(is_limit, 1.0, t), COMPUTE)
     nothing = float("-inf")
     log_p = tl.where(across(pair.is_spent), tl.where(r == float("inf"), 0.0, nothing), log_p)
-    q = tl.log(tl.where(r == across(pair.hi), across(pair.lo), (r > across(pair.hi)).to(COMPUTE)))
+    share = tl.where(r == across(pair.hi), across(pair.lo), (r > across(pair.hi)).to(COMPUTE))
+    # The logarithm of a number next to 1 would have few digits.
+    q = tl.where(share > 0.5, _log_rest(tl.minimum(1 - share, 0.5), COMPUTE), tl.log(share))
     q = tl.where(r == float("-inf"), nothing, q)
     log_p = tl.where(across(is_limit), q, log_p)
     return tl.where(across(pair.hi != pair.hi), float("nan"), log_p)

@@ -182,8 +182,9 @@ def tie_share(k, ranks, COMPUTE: tl.constexpr):
     """What there is for each score that equals the boundary, where ranks are found."""
     equal_count = tl.maximum(ranks.above_left - ranks.above_right, 1.0)
     share = ((k - ranks.above_right) / equal_count).to(COMPUTE)
-    # 1 only if all are taken: all but one of 2^25 that are tied would round to it.
-    is_part = k - ranks.above_right < equal_count
+    # 1 only if all are taken: all but one of 2^25 that are tied would round to it. A budget that is
+    # not whole, and short of all by less than one, is rounded as any other.
+    is_part = k - ranks.above_right <= equal_count - 1
     return tl.where(is_part, tl.minimum(share, below_one(COMPUTE)), share)
 
 
