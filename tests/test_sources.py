@@ -282,8 +282,8 @@ def old_results(tmp_path: Path) -> Path:
     for path in RESULTS.rglob("*.json"):
         record = json.loads(path.read_text())
         kind = record.get("sources", {}).get("kind")
-        later = ("cliffs", "functions", "hunt", "coder-drawn", "coder-hostile", "coder-threads")
-        if kind in later:
+        later = ("cliffs", "compiled", "functions", "hunt")
+        if kind in (*later, "coder-drawn", "coder-hostile", "coder-threads"):
             continue
         record.pop("sources", None)
         target = tmp_path / path.relative_to(RESULTS)
