@@ -54,8 +54,8 @@ class SoftTopK(Keeping):
             so that it can be learned.
         hard: exactly k ones forward, soft gradient backward.
         keep_threshold: start each solve from the last call's threshold. It changes the speed, and
-            the result by rounding at most. The kernels need no such start: with them it costs more
-            than it saves. It is for solvers in plain torch.
+            the result by rounding at most. The CPU kernel needs no such start, and mostly takes
+            longer with it; it is for solvers in plain torch, and for rows that a GPU holds.
 
     Example:
         >>> layer = SoftTopK(k=2, temperature=0.1, num_scores=4, learn_k=True)
