@@ -292,3 +292,19 @@ def test_operators_that_look_at_numbers_are_not_recorded() -> None:
         assert unsafe in getattr(ops, f"{name}_host").default.tags
         assert unsafe not in getattr(ops, name).default.tags
     assert unsafe in ops.check_values.default.tags
+
+
+@pytest.mark.parametrize("derivative", [torch.func.grad, torch.func.jacrev, torch.func.jacfwd])
+def test_a_derivative_inside_a_graph_is_refused(derivative: Any) -> None:
+    """It would be zeros; that of what a graph returns is right."""
+    scores, weights = normal(2, 6), normal(2, 6, seed=1)
+
+    def loss(x: Tensor) -> Tensor:
+        return (soft_topk(x, 3, 0.5) * weights).sum()
+
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="inside of torch.compile"):
+        torch.compile(derivative(loss), fullgraph=True, backend="aot_eager")(scores)
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    leaf = scores.clone().requires_grad_()
+    (found,) = torch.autograd.grad(compiled(leaf), leaf)
+    torch.testing.assert_close(found, torch.func.grad(loss)(scores))

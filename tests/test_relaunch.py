@@ -72,6 +72,8 @@ def test_a_kept_call_makes_the_launches_of_a_first_call(
     assert again[:2] == fresh[:2]
     assert again[:2] != first[:2]
     if dtype != torch.float64:
+        if hard and shape == "cached":  # which is for masks whose search is short
+            kernels = SHAPES["shared"][1]
         assert {name for name, *_ in fresh.forward} == kernels
     backward = ["tile_backward"] if size[-1] < 10_000 else ["sums_backward", "scores_backward"]
     assert [name for name, *_ in fresh.backward] == backward

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._C._functorch import TransformType, peek_interpreter_stack
 from torch.autograd import forward_ad
 
 from ._ops import row_dtype
@@ -208,9 +209,29 @@ def threshold_offset(
     return ThresholdOffset.apply(*inputs, settings)  # type: ignore[no-any-return,no-untyped-call]
 
 
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _is_mapped() -> bool:
+    """Whether the transform at work is ``vmap``."""
+    return bool(peek_interpreter_stack().key() == TransformType.Vmap)
+
+
 def is_traced() -> bool:
-    """Whether a compiler follows the call line by line, and no ``torch.func`` transform with it."""
-    return torch.compiler.is_compiling() and not torch._C._are_functorch_transforms_active()
+    """Whether a compiler follows the call line by line, and no ``torch.func`` transform with it.
+
+    Of a derivative that is taken inside of a graph the compiler would make zeros: it follows an
+    autograd function forward only.
+    """
+    if not torch.compiler.is_compiling():
+        return False
+    if not torch._C._are_functorch_transforms_active():
+        return True
+    if not _is_mapped():
+        raise NotImplementedError(
+            "torch.func derivatives (grad, vjp, jvp, jacrev, jacfwd, hessian) of this function"
+            " cannot be taken inside of torch.compile: compile the function, and take derivatives of"
+            " what it returns by torch.autograd.grad or backward()"
+        )
+    return False
 
 
 def transforms_active() -> bool:
