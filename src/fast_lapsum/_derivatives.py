@@ -228,8 +228,8 @@ def is_traced() -> bool:
     if not _is_mapped():
         raise NotImplementedError(
             "torch.func derivatives (grad, vjp, jvp, jacrev, jacfwd, hessian) of this function"
-            " cannot be taken inside of torch.compile: compile the function, and take the derivative"
-            " of what it returns by torch.autograd.grad or backward()"
+            " cannot be taken inside of torch.compile: compile the function, and derive"
+            " what it returns by torch.autograd.grad or backward()"
         )
     return False
 
