@@ -98,8 +98,7 @@ def _log_row(scores: Tensor, k: float, t: float, grad: Tensor, out_dtype: torch.
     info = torch.finfo(compute_dtype(scores.dtype))
     rounding = ulp(value.nan_to_num(neginf=0.0), out_dtype) + info.tiny
     if threshold.is_hard or math.isnan(threshold.hi):
-        # The share of tied scores is kept with the digits of the pair: its logarithm has no more.
-        return _settled(value, found, rounding + info.eps / 2)
+        return _settled(value, found, rounding)
     slack = _slack(scores, threshold, t)
     u, q, of_u, eps = slack.u, slack.q, slack.of_u, slack.eps
     g = torch.where(slack.live, grad.double(), 0.0).abs()
