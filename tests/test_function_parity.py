@@ -124,6 +124,20 @@ def test_corners(backend: str, name: str, dtype: torch.dtype, n: int) -> None:
     _check(name, rows, k, t, solver=backend, per_row=False)
 
 
+@pytest.mark.parametrize("dtype", FULL_DTYPES, ids=str)
+@pytest.mark.parametrize("n", [37, 3000])
+def test_log_of_a_share_is_not_that_of_its_rounded_value(
+    backend: str, dtype: torch.dtype, n: int
+) -> None:
+    """Ties in the hard limit, at t = 0 and at +inf: one unit of the logarithm, next to 1, too."""
+    k = torch.cat((torch.arange(1, 21) / 3, 20 - 2.0 ** -torch.arange(1, 45.0, dtype=torch.float64)))
+    scores = torch.full((len(k), n), -1.0, dtype=dtype)
+    scores[:, :20] = torch.tensor([0.0, math.inf], dtype=dtype).repeat(10)
+    for row, tied in ((slice(None), slice(0, 20, 2)), (slice(0, None, 2), slice(0, 20))):
+        scores[row, tied] = 0.0
+    _check("log", scores, k, torch.zeros_like(k), solver=backend, per_row=False)
+
+
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("largest", [True, False], ids=["largest", "smallest"])
 def test_mask_and_side(backend: str, name: str, largest: bool) -> None:

@@ -67,6 +67,19 @@ def test_log_p(tier: tuple[Plans, int]) -> None:
         torch.testing.assert_close(found.exp(), mask, rtol=1e-4, atol=1e-30, equal_nan=True)
 
 
+def test_log_of_a_share_is_not_that_of_its_rounded_value(tier: tuple[Plans, int]) -> None:
+    plans, n = tier
+    k = torch.tensor([2 / 3, 5.2, 7.0, 9 - 2.0**-30, 11.9, 2.5, 3 - 2.0**-40, 1e-9, 12 - 1e-9])
+    k = k.double()
+    scores = torch.full((len(k), n), -1.0)
+    scores[:, :12] = 0.0
+    scores[:, :3] = torch.where(torch.arange(len(k)) % 2 == 0, inf, 0.0)[:, None]
+    t = torch.zeros_like(k)
+    found, pair = forward(scores, k, t, output="log", plans=plans)
+    wanted = _log_p(scores, pair, k, t)
+    torch.testing.assert_close(found.double(), wanted, rtol=1.2e-7, atol=0.0)
+
+
 @pytest.mark.parametrize("output", ["log", "threshold"])
 def test_gradients(tier: tuple[Plans, int], output: str) -> None:
     plans, n = tier

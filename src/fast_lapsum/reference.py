@@ -167,12 +167,25 @@ def vjp_row(
 
 def log_mask_row(scores: Tensor, threshold: Threshold, budget: float, temperature: float) -> Tensor:
     """log p of one row, in float64; p itself may have underflowed."""
-    if math.isnan(threshold.hi) or threshold.is_hard:
-        return mask_row(scores, threshold, temperature).log()
+    if math.isnan(threshold.hi):
+        return mask_row(scores, threshold, temperature)
+    if threshold.is_hard:
+        return _log_limit_row(scores, threshold.hi, budget)
     if budget == int((scores == math.inf).sum()):  # nothing is left for finite scores
         return (scores == math.inf).double().log()
     u = distances(scores, threshold, temperature)
     return torch.where(u > 0, torch.log1p(-torch.exp(-u.abs()) / 2), u - math.log(2))
+
+
+def _log_limit_row(scores: Tensor, boundary: float, budget: float) -> Tensor:
+    """log p in the hard limit; that of a share next to 1 is not taken from its rounded value."""
+    tied = int((scores == boundary).sum())
+    part = budget - int((scores > boundary).sum())
+    share = torch.tensor(part / max(tied, 1), dtype=torch.float64).log()
+    if 2 * part > tied:
+        share = torch.tensor((part - tied) / tied, dtype=torch.float64).log1p()
+    out = torch.where(scores == boundary, share, (scores > boundary).double().log())
+    return out.masked_fill(scores == -math.inf, -math.inf)
 
 
 def log_vjp_row(

@@ -7,6 +7,7 @@
 
 #pragma once
 
+#include "solve.hpp"
 #include "write.hpp"
 
 namespace {
@@ -179,13 +180,20 @@ LAPSUM_INLINE void far_log_gradient_body(const T* r, const T* g, int64_t n, LogS
 LAPSUM_LOGARITHMS(float)
 LAPSUM_LOGARITHMS(double)
 
+// The logarithm of what each score at the boundary has of the budget, with all digits next to 1.
+double log_share(const Boundary& at, double k) {
+    const double part = k - double(at.above), whole = double(at.tied);
+    return 2 * part > whole ? std::log1p((part - whole) / whole) : std::log(part / whole);
+}
+
 template <class T>
-void write_log_mask(const Row<T>& row, const Threshold& threshold, double k, double t,
+void write_log_mask(const Row<T>& row, const Solution& solution, double k, double t,
                     const Strided& out) {
+    const Threshold& threshold = solution.threshold;
     constexpr T kEnd = std::numeric_limits<T>::infinity();
     if (std::isnan(threshold.hi)) return fill(row, out, std::numeric_limits<T>::quiet_NaN());
     if (threshold.is_hard) {
-        const T boundary = T(threshold.hi), share = T(std::log(threshold.lo));
+        const T boundary = T(threshold.hi), share = T(log_share(solution.hard, k));
         return write_row(row, out, [=](const T* r, int64_t n, T* p) {
             for (int64_t i = 0; i < n; ++i)
                 p[i] = r[i] > boundary ? T(0) : r[i] == boundary ? share : -kEnd;

@@ -21,7 +21,7 @@ void forward_row(const Call& call, const Places& places, const RowIndex& index, 
     if (hard && !std::isnan(solution.threshold.hi)) {
         write_hard_mask(row, solution.hard, k, out);
     } else if (call.output == kLogMask) {
-        write_log_mask(row, solution.threshold, k, t, out);
+        write_log_mask(row, solution, k, t, out);
     } else if (call.output != kThreshold) {
         write_mask(row, solution.threshold, t, out);
     }

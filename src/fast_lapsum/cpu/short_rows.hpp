@@ -259,7 +259,8 @@ class TileSolver {
         }
         if (any_limit_) {
             alignas(64) T logs[kLanes];
-            for (int j = 0; j < kLanes; ++j) logs[j] = std::log(share_[j]);
+            for (int j = 0; j < kLanes; ++j)
+                logs[j] = j < count_ ? T(log_share(rows_[j].solution.hard, rows_[j].k)) : -kEnd;
             limit_mask_tile(scores_, n_, is_limit_, boundary_, T(0), -kEnd, logs, decays_, Width());
         }
         // A budget that the +inf scores use up leaves nothing: see write_log_mask.

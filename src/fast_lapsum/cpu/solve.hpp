@@ -49,7 +49,7 @@ bool solve_by_guess(Row<T>& row, const Places& places, double k, double t, Thres
 // -1.
 struct Solution {
     Threshold threshold;
-    Boundary hard;  // filled in for hard masks
+    Boundary hard;  // of hard masks and of rows in the hard limit
     int64_t over_limit = -1;
 };
 
@@ -127,7 +127,8 @@ Solution solve_row(Row<T>& row, const Places& places, double k, double t, double
     if (hard || !is_soft) select_rank(row, places, boundary_rank(k), &out.hard);
     const double remaining = k - double(seen.infinite), finite = double(seen.finite);
     if (remaining < 0) {
-        out.threshold = {kInfinity, k / double(seen.infinite), true, false};
+        out.hard = {kInfinity, 0, seen.infinite};
+        out.threshold = hard_limit(out.hard, k);
     } else if (!is_soft) {
         out.threshold = hard_limit(out.hard, k);
     } else if (seen.finite == 0) {

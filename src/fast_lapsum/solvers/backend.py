@@ -220,8 +220,12 @@ def _log_mask(
     # such a row would give.
     used_up = (budget == (scores == math.inf).sum(-1))[:, None]
     soft = torch.where(used_up & (scores != math.inf), -math.inf, soft)
-    limit = torch.where(scores == hi, lo, (scores > hi).to(scores.dtype))
-    limit = limit.masked_fill(scores == -math.inf, 0.0).log()
+    # In the hard limit: a share next to 1 would lose digits if it were rounded first.
+    is_over, is_tied = scores > hi, scores == hi
+    part, tied = budget - is_over.sum(-1), is_tied.sum(-1).clamp(min=1)
+    share = torch.where(2 * part > tied, ((part - tied) / tied).log1p(), (part / tied).log())
+    limit = torch.where(is_tied, share[:, None], is_over.to(scores.dtype).log())
+    limit = limit.masked_fill(scores == -math.inf, -math.inf)
     out = torch.where(is_hard(hi, t, kept), limit, soft)
     return out.masked_fill(hi.isnan(), math.nan)
 

@@ -73,4 +73,4 @@ def find_boundary(source, survey, k, t, soft, guess, crossings, COMPUTE: tl.cons
     nothing = float("nan")
     hi = tl.where(is_answered, hi, nothing)
     lo = tl.where(is_answered, lo, nothing)
-    return Pair(hi, lo, above, hi, 0 * hi, takes_none, missed), crossings
+    return Pair(hi, lo, above, hi, 0 * hi, takes_none, missed, 0 * hi), crossings

@@ -93,7 +93,7 @@ def solve_row(
     nothing = tl.zeros_like(low) + float("nan")
     is_row = outer >= 0
     unsolved = tl.zeros_like(low).to(tl.int32) + 2
-    pair = Pair(nothing, 0 * low, 0.0 * k, 0 * low, 0 * low, ~is_row, unsolved)
+    pair = Pair(nothing, 0 * low, 0.0 * k, 0 * low, 0 * low, ~is_row, unsolved, 0 * low)
     written = pair
     cut = tl.zeros((1,), tl.int64) + call.n
     is_open = is_row

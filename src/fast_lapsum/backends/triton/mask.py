@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .numbers import LN2, any_row, exponent_scale, smallest_normal
+from .numbers import LN2, any_row, exponent_scale, log_rest, smallest_normal
 from .views import across
 
 
@@ -54,29 +54,11 @@ def any_mask(r, hi, lo, t, COMPUTE: tl.constexpr):
 
 
 @triton.jit
-def _log_rest(x, COMPUTE: tl.constexpr):
-    """log(1 - x) for 0 <= x <= 1/2 with the digits of x."""
-    if COMPUTE == tl.float32:
-        # -2 artanh(x / (2 - x)) as a series: the next term is below 2^-26.
-        s = x / (2 - x)
-        z = s * s
-        series = 0.0909090909 + z * 0.0769230769
-        series = 0.3333333333 + z * (0.2 + z * (0.1428571429 + z * (0.1111111111 + z * series)))
-        return -2 * s * (1 + z * series)
-    else:
-        # The logarithm of a rounded number, by as much as the rounding moved it.
-        rest = 1 - x
-        moved = rest - 1
-        is_one = moved == 0
-        return tl.where(is_one, -x, tl.log(rest) * (x / tl.where(is_one, 1.0, -moved)))
-
-
-@triton.jit
 def _soft_log(r, hi, lo, t, COMPUTE: tl.constexpr):
     """log p: u - log 2 below the threshold, log(1 - e^-u / 2) above it, to its last digits."""
     u = ((r - across(hi)) - across(lo)) * across(1 / t.to(COMPUTE))
     half = 0.5 * tl.exp2(tl.maximum(u, 0.0) * -1.4426950408889634)
-    return tl.where(u > 0, _log_rest(half, COMPUTE), u - LN2)  # NaN stays NaN
+    return tl.where(u > 0, log_rest(half, COMPUTE), u - LN2)  # NaN stays NaN
 
 
 @triton.jit
@@ -86,10 +68,8 @@ def _any_log(r, pair, t, COMPUTE: tl.constexpr):
     log_p = _soft_log(r, pair.hi, pair.lo, tl.where(is_limit, 1.0, t), COMPUTE)
     nothing = float("-inf")
     log_p = tl.where(across(pair.is_spent), tl.where(r == float("inf"), 0.0, nothing), log_p)
-    share = tl.where(r == across(pair.hi), across(pair.lo), (r > across(pair.hi)).to(COMPUTE))
-    # The logarithm of a number next to 1 would have few digits.
-    q = tl.where(share > 0.5, _log_rest(tl.minimum(1 - share, 0.5), COMPUTE), tl.log(share))
-    q = tl.where(r == float("-inf"), nothing, q)
+    q = tl.where(r > across(pair.hi), 0.0, nothing)
+    q = tl.where((r == across(pair.hi)) & (r != nothing), across(pair.log_share), q)
     log_p = tl.where(across(is_limit), q, log_p)
     return tl.where(across(pair.hi != pair.hi), float("nan"), log_p)
 

@@ -233,3 +233,29 @@ def first_guess(origin, mean, square, share, count, t, COMPUTE: tl.constexpr):
     # sqrt(part / count) / density of the normal distribution at z
     error = 2.5066283 * tl.sqrt(spread * part / count.to(COMPUTE)) * tl.exp2(0.7213475 * z * z)
     return origin + mean + tl.where(2 * share <= count, distance, -distance), error
+
+
+@triton.jit
+def log_rest(x, COMPUTE: tl.constexpr):
+    """log(1 - x) for 0 <= x <= 1/2 with the digits of x."""
+    if COMPUTE == tl.float32:
+        # -2 artanh(x / (2 - x)) as a series: the next term is below 2^-26.
+        s = x / (2 - x)
+        z = s * s
+        series = 0.0909090909 + z * 0.0769230769
+        series = 0.3333333333 + z * (0.2 + z * (0.1428571429 + z * (0.1111111111 + z * series)))
+        return -2 * s * (1 + z * series)
+    else:
+        # The logarithm of a rounded number, by as much as the rounding moved it.
+        rest = 1 - x
+        moved = rest - 1
+        is_one = moved == 0
+        return tl.where(is_one, -x, tl.log(rest) * (x / tl.where(is_one, 1.0, -moved)))
+
+
+@triton.jit
+def log_quotient(part, whole, COMPUTE: tl.constexpr):
+    """log(part / whole) of numbers in float64, part <= whole, with all digits also next to 1."""
+    rest = tl.minimum((whole - part) / whole, 0.5)
+    log = tl.where(part * 2 > whole, log_rest(rest, tl.float64), tl.log(part / whole))
+    return log.to(COMPUTE)

@@ -143,6 +143,7 @@ def solve_rows(
                 write_note(team.words, 5, cut, CHUNK_LANES)
             if OUTPUT == "log":
                 write_note(team.words, 3, pair.is_spent, CHUNK_LANES)
+                write_note(team.words, 4, pair.log_share, CHUNK_LANES)
 
 
 @triton.jit(do_not_specialize=["row_count", "chunks"])
@@ -177,14 +178,15 @@ def write_rows(
     if OUTPUT == "hard":
         hi = read_note(team.words, 3, CHUNK_LANES).to(COMPUTE)
         lo = read_note(team.words, 4, CHUNK_LANES).to(COMPUTE)
-        pair = Pair(hi, lo, 0 * k, hi, hi, none != 0, none)
+        pair = Pair(hi, lo, 0 * k, hi, hi, none != 0, none, lo)
         cut = read_note(team.words, 5, CHUNK_LANES).to(tl.int64)
     else:
-        is_spent = none != 0
+        hi, lo = tl.load(threshold + 2 * row), tl.load(threshold + 2 * row + 1)
+        is_spent, log_share = none != 0, lo
         if OUTPUT == "log":
             is_spent = read_note(team.words, 3, CHUNK_LANES) != 0
-        hi, lo = tl.load(threshold + 2 * row), tl.load(threshold + 2 * row + 1)
-        pair = Pair(hi, lo, 0 * k, hi, hi, is_spent, none)
+            log_share = read_note(team.words, 4, CHUNK_LANES).to(COMPUTE)
+        pair = Pair(hi, lo, 0 * k, hi, hi, is_spent, none, log_share)
     write_row(
         Source(
             *(None, 0, call, outer, inner, team, length, None),

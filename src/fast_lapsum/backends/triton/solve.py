@@ -23,6 +23,7 @@ from .numbers import (
     interpolate,
     largest_finite,
     lift_of,
+    log_quotient,
     pick,
     prior_bracket,
     smallest_normal,
@@ -46,6 +47,7 @@ class Pair(NamedTuple):
     Of a soft row ``above`` is N> at the number ``at``, and ``tails`` is S<= + S> near there; where
     nothing is known of that there are no tails.
     ``is_spent``: +inf scores take all of the budget, and finite ones nothing.
+    ``log_share`` is the logarithm of the share in the hard limit.
     Of the scores in a band: whether the root is below it (-1), above it (1) or was not found (2).
     """
 
@@ -56,6 +58,7 @@ class Pair(NamedTuple):
     tails: Any
     is_spent: Any
     missed: Any
+    log_share: Any
 
 
 class Corners(NamedTuple):
@@ -205,6 +208,10 @@ def solve(source, survey, k, t, is_hard, guess, look, crossings, COMPUTE: tl.con
     at = hi
     tails = 0 * hi
     missed = tl.zeros_like(lowest).to(tl.int32)
+    # The share in the hard limit, as a quotient.
+    is_infinite = hi == float("inf")
+    shared = tl.where(is_infinite, k, lo.to(tl.float64))
+    among_ties = tl.where(is_infinite, tl.maximum(infinite, 1.0), 1.0)
     if any_row(is_live):
         t_soft = tl.where(is_hard, tiny, t)
         # Half a score below the rank, where counts are all there is.
@@ -265,6 +272,9 @@ def solve(source, survey, k, t, is_hard, guess, look, crossings, COMPUTE: tl.con
                 hi = tl.where(is_ranked, ranks.right, hi)
                 lo = tl.where(is_ranked, tie_share(k, ranks, COMPUTE), lo)
                 above = tl.where(is_ranked, ranks.above_right, above)
+                shared = tl.where(is_ranked, k - ranks.above_right, shared)
+                ties = tl.maximum(ranks.above_left - ranks.above_right, 1.0)
+                among_ties = tl.where(is_ranked, ties, among_ties)
             hi = tl.where(is_open & is_hard & (~ranks.is_found), float("nan"), hi)
             is_soft = is_open & (~is_hard)
             if any_row(is_soft):
@@ -283,4 +293,7 @@ def solve(source, survey, k, t, is_hard, guess, look, crossings, COMPUTE: tl.con
     nothing = float("nan")
     hi = tl.where(is_answered, hi, nothing)
     lo = tl.where(is_answered, lo, nothing)
-    return Pair(hi, lo, above, at, tails, takes_none, missed), crossings
+    log_share = 0 * lo
+    if any_row(is_hard | is_infinite):
+        log_share = log_quotient(shared, among_ties, COMPUTE)
+    return Pair(hi, lo, above, at, tails, takes_none, missed, log_share), crossings
