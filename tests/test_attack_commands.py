@@ -231,6 +231,14 @@ def test_a_batch_goes_on_past_bad_pictures(tmp_path: Path, photo: Path) -> None:
     assert {path.name.partition("-")[0].partition(".")[0] for path in out.iterdir()} == {"photo"}
 
 
+def test_no_picture_at_all_is_told_before_a_model_is_loaded(tmp_path: Path) -> None:
+    result = run(tmp_path / "missing.png", "--model", "somebody/no-such-model")
+    assert result.exit_code == 2
+    assert "missing.png" in said(result)
+    assert "does not exist" in said(result)
+    assert "no-such-model" not in said(result)
+
+
 @pytest.fixture
 def small_and_photo(tmp_path: Path, photo: Path) -> Path:
     """A folder with photo.png, and a.png that the choosy model fails on."""

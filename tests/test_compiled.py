@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -210,6 +211,22 @@ def test_export_of_a_module_that_holds_the_layer(keep_threshold: bool) -> None:
         torch.testing.assert_close(program.module()(scores), Model()(scores))
     names = [str(node.target) for node in program.run_decompositions().graph.nodes]
     assert any("fast_lapsum.soft_topk" in name for name in names)
+
+
+# numbers of numpy's in a graph, which are tensors there
+
+
+def test_numpy_numbers() -> None:
+    scores = normal(3, 8)
+    two, half, last = np.int64(2), np.float32(0.5), np.int64(-1)
+    compiled = torch.compile(lambda x: soft_topk(x, two, half), fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(scores), soft_topk(scores, 2, 0.5))
+    for function, says in (
+        (lambda x: soft_topk(x, 2, dim=last), r"dim must be a Python int.*say int\(dim\)"),
+        (lambda x: select_topk(x, two).weights, r"k must be a Python number.*say int\(k\)"),
+    ):
+        with pytest.raises(Exception, match=says):
+            torch.compile(function, fullgraph=True, backend="aot_eager")(scores)
 
 
 # validate=True in a graph

@@ -130,7 +130,8 @@ def test_log_of_a_share_is_not_that_of_its_rounded_value(
     backend: str, dtype: torch.dtype, n: int
 ) -> None:
     """Ties in the hard limit, at t = 0 and at +inf: one unit of the logarithm, next to 1, too."""
-    k = torch.cat((torch.arange(1, 21) / 3, 20 - 2.0 ** -torch.arange(1, 45.0, dtype=torch.float64)))
+    near_all = 20 - 2.0 ** -torch.arange(1, 45, dtype=torch.float64)
+    k = torch.cat((torch.arange(1, 21) / 3, near_all))
     scores = torch.full((len(k), n), -1.0, dtype=dtype)
     scores[:, :20] = torch.tensor([0.0, math.inf], dtype=dtype).repeat(10)
     for row, tied in ((slice(None), slice(0, 20, 2)), (slice(0, None, 2), slice(0, 20))):

@@ -224,6 +224,11 @@ def test_repr_names_what_matters() -> None:
         ({"k": 0, "learn_k": True, "num_scores": 4}, ("k", "(0, 4)", "k=0")),
         ({"k": 4, "learn_k": True, "num_scores": 4}, ("k", "(0, 4)", "k=4")),
         ({"k": 2, "temperature": 0, "learn_temperature": True}, ("temperature", "above 0")),
+        ({"k": 2, "dim": (0, 0)}, ("dim", "each once", "(0, 0)")),
+        ({"k": 2, "dim": ()}, ("dim", "at least one", "()")),
+        ({"k": 2, "num_scores": 8.5}, ("num_scores", "whole number", "8.5")),
+        ({"k": 2, "num_scores": -4}, ("num_scores", "whole number", "-4")),
+        ({"k": 2, "num_scores": math.nan}, ("num_scores", "whole number", "nan")),
     ],
 )
 def test_bad_constructor_arguments_are_named(
@@ -239,6 +244,21 @@ def test_bad_constructor_arguments_are_named(
 def test_bad_constructor_types_are_named(name: str, value: object) -> None:
     with pytest.raises(TypeError, match=rf"{name} must be a number.*{type(value).__name__}"):
         SoftTopK(**{"k": 2, name: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("name", "value"), [("num_scores", "4"), ("dim", "a"), ("dim", (0, "b"))])
+def test_what_is_no_whole_number_is_named(name: str, value: object) -> None:
+    with pytest.raises(TypeError, match=f"{name} must be an int.*str"):
+        SoftTopK(**{"k": 2, name: value})  # type: ignore[arg-type]
+
+
+def test_a_layer_that_validates_raises_also_in_a_graph() -> None:
+    scores = torch.randn(2, 8)
+    for layer in (SoftTopK(9, validate=True), SoftTopK(torch.tensor(9.0), validate=True)):
+        assert "validate=True" in repr(layer)
+        for call in (layer, torch.compile(layer, fullgraph=True, backend="aot_eager")):
+            with pytest.raises(ValueError, match=r"k must lie in \[0, .*8\].*got k=9"):
+                call(scores)
 
 
 def test_scores_of_another_length_are_an_error() -> None:

@@ -49,6 +49,19 @@ def test_a_k_that_cannot_be_set_is_named_and_changes_nothing(
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_a_learned_value_takes_over_numbers_and_nothing_else(name: str) -> None:
+    layer = learned_layer()
+    before = number(getattr(layer, name))
+    with pytest.raises(TypeError, match=rf"{name} of a layer with learn_{name}=True .*Parameter"):
+        setattr(layer, name, torch.nn.Parameter(torch.tensor(2.0)))
+    with pytest.raises(ValueError, match=rf"{name} must be a number or have the shape \(\).*2,\)"):
+        setattr(layer, name, torch.tensor([1.0, 2.0]))
+    assert number(getattr(layer, name)) == before
+    setattr(layer, name, torch.tensor(2.0))
+    assert number(getattr(layer, name)) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("bad", ["2", None, True, torch.tensor(True), torch.tensor(2j)], ids=str)
 def test_what_is_no_number_is_named(name: str, bad: object) -> None:
     with pytest.raises(TypeError, match=f"{name} must be a number or a tensor"):

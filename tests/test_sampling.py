@@ -143,6 +143,11 @@ def test_infinities_masks_and_rows_without_an_answer(t: float) -> None:
         sample_topk(scores[4], 3, t)
 
 
+def test_what_is_no_generator_is_named() -> None:
+    with pytest.raises(TypeError, match=r"generator must be a torch\.Generator, got int"):
+        sample_topk(normal(3, 8), 2, generator=5)  # type: ignore[arg-type]
+
+
 def test_a_tie_at_zero_temperature_is_drawn() -> None:
     """Three of five equal scores, each equally often; what is above is always there."""
     scores = torch.tensor([1.0, 0.0, 5.0, 1.0, 1.0, 1.0, 1.0])

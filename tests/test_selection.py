@@ -242,6 +242,9 @@ def test_what_is_refused() -> None:
         select_topk(scores, torch.tensor(2))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"whole number.*k=2\.5"):
         select_topk(scores, 2.5)  # type: ignore[arg-type]
+    for k in (math.nan, math.inf):
+        with pytest.raises(ValueError, match=rf"whole number.*k={k}"):
+            select_topk(scores, k)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"k must lie in \[0, 8\]"):
         select_topk(scores, 9)
     with pytest.raises(ValueError, match=r"k must lie in \[0, 8\]"):

@@ -263,6 +263,16 @@ def test_one_that_is_not_current_is_exit_code_1(tmp_path: Path) -> None:
     assert "2026-11-15" in result.stdout
 
 
+def test_quick_results_are_looked_at_where_there_are_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "results-quick/cpu.json", sources=sources.describe("cpu", "cpu"))
+    monkeypatch.chdir(tmp_path)
+    assert "results-quick/cpu.json" in invoke().stdout
+    write(tmp_path / "results/gpu.json", sources=sources.describe("gpu", "cuda"))
+    assert "results-quick" not in invoke().stdout
+
+
 def test_no_results_and_no_folder_are_no_success(tmp_path: Path) -> None:
     result = invoke(tmp_path)
     assert result.exit_code == 1

@@ -32,6 +32,16 @@ def check_dims(scores: Tensor, dim: Dim) -> int | tuple[int, ...]:
     return found if len(found) > 1 else found[0]
 
 
+def check_dim_kinds(dim: Dim) -> None:
+    """What of ``dim`` can be told without scores: whole numbers, each of them once."""
+    if dim is None:
+        return
+    several = isinstance(dim, (tuple, list))
+    found = [_whole(one) for one in (dim if several else (dim,))]  # type: ignore[union-attr]
+    if not found or len(set(found)) < len(found):
+        raise ValueError(f"dim must name at least one dimension, and each once, got dim={dim}")
+
+
 def check_scores(scores: Tensor, dim: int) -> int:
     """The selected dimension counted from the front."""
     if not isinstance(scores, Tensor):
@@ -109,7 +119,7 @@ def check_whole_number(k: object, dim: object) -> int:
     number = check_number("k", k)
     if isinstance(number, (int, torch.SymInt)):
         return number
-    if number != int(number):
+    if not number.is_integer():
         raise ValueError(f"k must be a whole number of scores to select, got k={number}")
     return int(number)
 

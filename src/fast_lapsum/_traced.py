@@ -26,6 +26,8 @@ _SELECT = (
     "(Tensor scores, SymInt k, Tensor? temperature, Scalar temperature_number, int dim,"
     " bool largest, Tensor? mask, bool sorted, bool validate) -> (Tensor, Tensor)"
 )
+#: Why not numpy's.
+_NUMPY = "where a number of numpy's is a tensor"
 
 
 def soft_topk(
@@ -47,7 +49,7 @@ def soft_topk(
         scores,
         *_tensor_and_number("k", k),
         *_tensor_and_number("temperature", temperature),
-        [dim] if isinstance(dim, int) else dim,
+        _dims(dim),
         largest,
         mask,
         output,
@@ -61,7 +63,7 @@ def soft_topk(
 
 def select_topk(
     scores: Tensor,
-    k: int,
+    k: object,
     temperature: Number | Tensor,
     dim: int,
     largest: bool,
@@ -70,6 +72,8 @@ def select_topk(
     validate: bool,
 ) -> tuple[Tensor, Tensor]:
     """Places and weights of the selected scores."""
+    if not isinstance(k, (int, float, Tensor)):
+        raise TypeError(f"k must be a Python number in a graph, {_NUMPY}: say int(k)")
     count = check_whole_number(k, dim)
     given = (*_tensor_and_number("temperature", temperature), dim, largest, mask)
     return torch.ops.fast_lapsum.call_select_topk(scores, count, *given, is_sorted, validate)  # type: ignore[no-any-return]
@@ -78,7 +82,19 @@ def select_topk(
 def _tensor_and_number(name: str, value: Number | Tensor) -> tuple[Tensor | None, Number]:
     if isinstance(value, Tensor):
         return value, 0
-    return None, value if isinstance(value, (int, float)) else check_number(name, value)
+    if isinstance(value, (int, float)):
+        return None, value
+    if torch.compiler.is_dynamo_compiling():  # which has numpy's numbers as tensors
+        return torch.as_tensor(value), 0
+    return None, check_number(name, value)
+
+
+def _dims(dim: Dim) -> list[int] | None:
+    if isinstance(dim, int):
+        return [dim]
+    if dim is None or isinstance(dim, (tuple, list)):
+        return dim  # type: ignore[return-value]
+    raise TypeError(f"dim must be a Python int, a tuple or None in a graph, {_NUMPY}: say int(dim)")
 
 
 def _call_soft_topk(

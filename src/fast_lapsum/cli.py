@@ -184,7 +184,10 @@ def bench_cpu(
     write_json(path, record)
     console.print(tables.environment_table(record["environment"], sources.summary(record)))
     console.print(tables.timings_table(record))
-    console.print(tables.bars_table(record))
+    if quick:
+        console.print("Shapes this small say nothing of the limits; leave out --quick for them.")
+    else:
+        console.print(tables.bars_table(record))
     console.print(f"Results: {path}", highlight=False, soft_wrap=True)
 
 

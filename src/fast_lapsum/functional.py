@@ -77,6 +77,7 @@ def soft_topk(
         k: the budget per row, 0 <= k <= n, whole or fractional: a number, or a tensor that
             broadcasts to the shape of ``scores`` without ``dim``. Tensors receive gradients.
         temperature: t >= 0, a number or a tensor like ``k``. Large is soft; 0 is the hard limit.
+            At most a 256th of the largest number of float32, or of float64 for float64 scores.
         dim: the dimension to select along; several of them share one budget, and None is all. Their
             scores are copied unless they are adjacent, in order, and lie so in memory: of a
             contiguous tensor ``(1, 2)`` and None are not copied, ``(0, 2)`` and ``(2, 1)`` are.
@@ -95,7 +96,8 @@ def soft_topk(
         solver: ``"auto"`` takes the fastest backend; a name takes that algorithm in plain torch.
         validate: look at the values of k and temperature and raise for a row that has no answer.
             Without it such a row is NaN when k or temperature is a tensor, because looking would
-            make a GPU wait. Numbers are always checked. A compiled graph looks when it runs.
+            make a GPU wait. Numbers are always checked against the shape. A compiled graph looks
+            when it runs. A NaN among the scores is no error: its row is NaN.
 
     Returns:
         The mask, in the shape and dtype of ``scores`` (float32 under autocast), and the threshold

@@ -114,7 +114,9 @@ def sample_topk(
     Systematic sampling: one uniform number u per row, and score i is taken when the running sum of
     p passes one of u, u + 1, ..., u + k - 1. Without a gradient, in the scores' dtype, and the same
     for the same seed and backend. Which scores come together depends on their order: shuffle them
-    where pairs matter. ``dim`` and ``clamp`` are those of :func:`hard_topk_mask`.
+    where pairs matter. ``dim`` and ``clamp`` are those of :func:`hard_topk_mask`. A ``generator``
+    cannot be part of a compiled graph: ``torch.compile`` breaks the graph there, and refuses to
+    with ``fullgraph=True``.
 
     Example:
         >>> generator = torch.Generator().manual_seed(0)
@@ -122,6 +124,8 @@ def sample_topk(
         >>> float(drawn.sum())
         10.0
     """
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise TypeError(f"generator must be a torch.Generator, got {type(generator).__name__}")
     given = (scores, k, temperature, dim, largest, mask)
     if is_traced() and generator is None:
         return _traced.soft_topk(*given, "sample", None, "auto", validate, clamp)[0]

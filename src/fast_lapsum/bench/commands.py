@@ -179,11 +179,15 @@ def run_compare(
 
 def run_stale(
     folder: Annotated[
-        Path,
+        Path | None,
         typer.Argument(
-            metavar="FOLDER", help="All folders in it are searched.", exists=True, file_okay=False
+            metavar="FOLDER",
+            help="All folders in it are searched.",
+            exists=True,
+            file_okay=False,
+            show_default="results, or results-quick where there is none",
         ),
-    ] = Path("results"),
+    ] = None,
 ) -> None:
     """List all results files in a folder, and whether their figures are those of this code.
 
@@ -191,6 +195,9 @@ def run_stale(
     where those files are still the same, else stale: to be measured anew. Of a file from before
     there was a hash the sources are unknown. The exit code is 0 if all are current, and 1 if not.
     """
+    if folder is None:
+        full, quick = options.results_folder(quick=False), options.results_folder(quick=True)
+        folder = quick if quick.is_dir() and not full.is_dir() else full
     found = stale.find(folder)
     if not found:
         _fail(f"{folder} has no results file: make some with fast-lapsum bench.")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from .._arguments import Dim, check_dims, check_number
+from .._arguments import Dim, check_dim_kinds, check_dims, check_number
 from ..functional import soft_topk
 from .kept import WITHOUT_FLOAT64, Keeping, is_traced, write
 
@@ -53,6 +53,8 @@ class SoftTopK(Keeping):
             whole, where without it such a row has no answer (NaN). A hard mask rounds k down, too,
             so that it can be learned.
         hard: exactly k ones forward, soft gradient backward.
+        validate: raise for the first row without an answer, instead of NaN; this waits for a GPU.
+            In a compiled graph it is the only check of k: numbers are tensors there.
         keep_threshold: start each solve from the last call's threshold. It changes the speed, and
             the result by rounding at most. The CPU kernel needs no such start, and mostly takes
             longer with it; it is for solvers in plain torch, and for rows that a GPU holds.
@@ -84,12 +86,14 @@ class SoftTopK(Keeping):
         largest: bool = True,
         clamp: bool = False,
         hard: bool = False,
+        validate: bool = False,
         keep_threshold: bool = False,
     ) -> None:
         super().__init__()
-        self.num_scores = num_scores
+        check_dim_kinds(dim)
+        self.num_scores = _checked_length(num_scores)
         self.dim, self.largest, self.clamp, self.hard = dim, largest, clamp, hard
-        self.keep_threshold = keep_threshold
+        self.validate, self.keep_threshold = validate, keep_threshold
         self._last_threshold: Tensor | None = None
         self._last_scores: tuple[torch.Size, torch.device] | None = None
         if learn_k and num_scores is None:
@@ -139,6 +143,7 @@ class SoftTopK(Keeping):
         if self.budget_logit is None:
             self._set("given_k", value)
             return
+        _check_fits("k", "learn_k", value, self.budget_logit)
         write(self.budget_logit, self._logit(value))
 
     @property
@@ -154,6 +159,7 @@ class SoftTopK(Keeping):
         if self.log_temperature is None:
             self._set("given_temperature", value)
             return
+        _check_fits("temperature", "learn_temperature", value, self.log_temperature)
         write(self.log_temperature, _logarithm(value))
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -193,6 +199,7 @@ class SoftTopK(Keeping):
                 mask=mask,
                 clamp=self.clamp,
                 hard=self.hard,
+                validate=self.validate,
             )
         last = self._last_threshold
         out, threshold = soft_topk(
@@ -203,6 +210,7 @@ class SoftTopK(Keeping):
             largest=self.largest,
             mask=mask,
             clamp=self.clamp,
+            validate=self.validate,
             return_threshold=True,
             warm_start=last if last is not None and self._last_scores == _kind(scores) else None,
         )
@@ -275,7 +283,8 @@ class SoftTopK(Keeping):
             return
         # A whole layer that fast-lapsum 0.1 pickled, with numbers that are no buffers.
         start = state["_fixed_k"], state["_fixed_temperature"]
-        super().__setstate__({**state, "_start": start, "_numbers": {}, "clamp": False})
+        unknown_then = {"_start": start, "_numbers": {}, "clamp": False, "validate": False}
+        super().__setstate__({**state, **unknown_then})
         self._keep("given_k", start[0] if self.budget_logit is None else None)
         self._keep("given_temperature", start[1] if self.log_temperature is None else None)
 
@@ -290,7 +299,33 @@ class SoftTopK(Keeping):
             f"k={_shown(self.k)}, temperature={_shown(self.temperature)}, dim={self.dim}, "
             f"largest={self.largest}, hard={self.hard}"
             + (", clamp=True" if self.clamp else "")
+            + (", validate=True" if self.validate else "")
             + (f", learned={'+'.join(learned)}" if learned else "")
+        )
+
+
+def _checked_length(num_scores: Any) -> int | None:
+    if num_scores is None:
+        return None
+    if isinstance(num_scores, (Tensor, str)):
+        raise TypeError(f"num_scores must be an int, got {type(num_scores).__name__}")
+    number = check_number("num_scores", num_scores)
+    if number % 1 != 0 or number < 0:  # NaN and infinity are not
+        raise ValueError(f"num_scores must be a whole number of scores, got num_scores={number}")
+    return int(number)
+
+
+def _check_fits(name: str, learned: str, value: float | Tensor, parameter: Parameter) -> None:
+    """Whether a learned value can be set to this: its parameter stays the one it is."""
+    if isinstance(value, Parameter):
+        raise TypeError(
+            f"{name} of a layer with {learned}=True has its own parameter, which takes over the "
+            f"values of a number or a tensor; got a Parameter: give it to SoftTopK({name}=...)"
+        )
+    if isinstance(value, Tensor) and value.dim() and value.shape != parameter.shape:
+        raise ValueError(
+            f"{name} must be a number or have the shape {tuple(parameter.shape)} of the parameter "
+            f"that is learned, got shape {tuple(value.shape)}"
         )
 
 

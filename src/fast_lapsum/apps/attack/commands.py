@@ -165,6 +165,8 @@ def attack(
     except MethodError as error:
         raise typer.BadParameter(str(error), param_hint="--method") from None
     _check_names(images)
+    if not any(path.exists() for path in images):  # before a model is fetched
+        raise typer.BadParameter(f"{images[0]} does not exist.", param_hint="IMAGE...")
     limits = Limits(calls, seconds, steps)
     if limits == Limits():
         limits = Limits(calls=300)

@@ -60,11 +60,11 @@ def report(
             figures_only=figures_only,
             report=lambda step: status.update(f"drawing {step}"),
         )
-    console.print(
-        f"{sum(path.suffix == '.svg' for path in made)} figures, SVG and PNG: {out / 'figures'}",
-        highlight=False,
-        soft_wrap=True,
-    )
+    figures = sum(path.suffix == ".svg" for path in made)
+    told = f"{figures} figures, SVG and PNG: {out / 'figures'}"
+    if not figures:
+        told = "No figures: these results have none; fast-lapsum bench all makes those that do."
+    console.print(told, highlight=False, soft_wrap=True)
     if not figures_only:
         console.print(f"Page: {out / 'index.html'}", highlight=False, soft_wrap=True)
     if not results:
