@@ -79,7 +79,7 @@ def select_topk(
     return torch.ops.fast_lapsum.call_select_topk(scores, count, *given, is_sorted, validate)  # type: ignore[no-any-return]
 
 
-def _tensor_and_number(name: str, value: Number | Tensor) -> tuple[Tensor | None, Number]:
+def _tensor_and_number(name: str, value: Any) -> tuple[Tensor | None, Number]:
     if isinstance(value, Tensor):
         return value, 0
     if isinstance(value, (int, float)):
