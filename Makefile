@@ -4,7 +4,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-BUILD_INPUTS := pyproject.toml constraints.txt CMakeLists.txt $(wildcard src/fast_lapsum/cpu/*.?pp)
+BUILD_INPUTS := pyproject.toml constraints.txt CMakeLists.txt $(wildcard src/fast_lapsum/backends/cpu/*.?pp)
 
 # Constrains the isolated build environment too (newer pip reads the second name for that).
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
@@ -28,9 +28,9 @@ $(INSTALLED): $(BUILD_INPUTS)
 	@test -n "$(PYTHON)" || { echo "error: no Python >= 3.10 with venv and ensurepip on PATH;" \
 	  "install one (Debian: python3 python3-venv) or say make PYTHON=/path/to/python" >&2; exit 1; }
 	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
-	@rm -f src/fast_lapsum/cpu/_lapsum.* # if it cannot be built, none is better than an old one
+	@rm -f src/fast_lapsum/backends/cpu/_lapsum.* # if it cannot be built, none is better than an old one
 	$(BIN)/python -m pip install --quiet --editable ".[dev]"
-	@$(BIN)/python -c 'from fast_lapsum.cpu import loader; print("CPU calls take:", loader.status().description)'
+	@$(BIN)/python -c 'from fast_lapsum.backends.cpu import loader; print("CPU calls take:", loader.status().description)'
 	@touch $@
 
 demo: $(INSTALLED) ## an exact soft top-k over a million scores, timed, with a picture
@@ -111,5 +111,5 @@ report: $(INSTALLED) ## figures and a page from results/, into report/
 clean: ## remove everything made here, the virtual environment included
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis fast-lapsum-demo.png \
 	  results-quick report
-	rm -f src/fast_lapsum/cpu/_lapsum.*
+	rm -f src/fast_lapsum/backends/cpu/_lapsum.*
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

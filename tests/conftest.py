@@ -13,7 +13,7 @@ from torch import Tensor
 
 from cases import BACKENDS, num_threads
 from fast_lapsum import log_soft_topk, soft_topk, threshold
-from fast_lapsum.cpu import kernel
+from fast_lapsum.backends.cpu import entry
 
 # torch loads this on the first use of forward mode and warns about itself while it does.
 with warnings.catch_warnings():
@@ -38,7 +38,7 @@ def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     machine without a compiler runs.
     """
     if request.param != "auto":
-        monkeypatch.setattr(kernel, "supports", lambda tensor: False)
+        monkeypatch.setattr(entry, "supports", lambda tensor: False)
     return str(request.param)
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from cases import FULL_DTYPES, budget_tolerance, normal, num_threads
 from fast_lapsum import log_soft_topk, sample_topk, select_topk, soft_topk, threshold
-from fast_lapsum.cpu import kernel, loader
+from fast_lapsum.backends.cpu import kernel, loader
 from hunting.check import judge, solve
 from hunting.plan import Size, specs
 from hunting.rows import make

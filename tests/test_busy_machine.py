@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from fast_lapsum.cpu import loader
+from fast_lapsum.backends.cpu import loader
 
 CALLS = 400
 #: Threads that are waited for come after a few milliseconds; alone a call takes a tenth of one.

@@ -54,7 +54,7 @@ class TestVariants:
             variants.backward_values("scan", SMALL, SETTINGS)
 
     def test_a_gpu_without_triton_lacks_the_kernels(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(loader, "backend", lambda: None)
+        monkeypatch.setattr(loader, "entry", lambda: None)
         with pytest.raises(Unavailable, match="needs Triton"):
             variants.variant_function("fused", "cuda")
         assert variants.variant_function("bisection", "cuda") is not None

@@ -14,16 +14,16 @@ import torch
 from rich.console import Console
 
 from fast_lapsum import threshold
+from fast_lapsum.backends.cpu import entry, inspection, kernel
 from fast_lapsum.bench.experiment import Settings, Unavailable
 from fast_lapsum.bench.experiments import distributions, robustness, samplers
 from fast_lapsum.bench.experiments.selection import SanityError
-from fast_lapsum.cpu import kernel
 
 SETTINGS = Settings("cpu", True, 3, 10**6, 20.0, 2.0, 0)
 DISTRIBUTIONS = distributions.DISTRIBUTIONS
 
 needs_kernel = pytest.mark.skipif(
-    not kernel.supports(torch.zeros(1)), reason="the C++ kernel is not built"
+    not entry.supports(torch.zeros(1)), reason="the C++ kernel is not built"
 )
 
 
@@ -63,7 +63,7 @@ class TestTrials:
     def test_our_band_is_the_one_that_the_kernel_solves_in(self) -> None:
         scores = _drawn("gaussian", 20_000)
         true = float(threshold(scores.double(), 1250, 1.0))
-        bands, held = kernel.sample_bands(scores[None], 1250, 1.0)
+        bands, held = inspection.sample_bands(scores[None], 1250, 1.0)
         (lower, upper) = bands[0].tolist()
         assert lower < true < upper
         assert upper - lower < 1
@@ -81,7 +81,7 @@ class TestTrials:
         for place in range(2 * high):
             probe = scores.clone()
             probe[place] = math.nan  # a sample with a NaN in it tells nothing
-            if not bool(kernel.sample_bands(probe[None], 100, 1.0)[0].isnan().any()):
+            if not bool(inspection.sample_bands(probe[None], 100, 1.0)[0].isnan().any()):
                 unseen.append(place)
         scores[unseen[:high]] += 50
         k, t = high + 50, 0.01
@@ -93,7 +93,7 @@ class TestTrials:
     @needs_kernel
     def test_short_rows_have_no_sample(self) -> None:
         with pytest.raises(ValueError, match="at least 1024 scores"):
-            kernel.sample_bands(torch.zeros(1, 1000), 10, 1.0)
+            inspection.sample_bands(torch.zeros(1, 1000), 10, 1.0)
 
     def test_without_the_kernel_there_is_no_sampler(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(kernel, "_library", None)
@@ -170,25 +170,25 @@ INTERPRETED = """
 import torch
 from fast_lapsum import threshold
 from fast_lapsum.backends.triton.config import SharedPlan
-from fast_lapsum.bench import gpu_sampler
+from fast_lapsum.backends.triton import inspection
 from interpreter_speed import install
 
 install()
 plan = SharedPlan(chunks=2, length=4096, sample=4096, read=4, piece=2048)
 torch.manual_seed(0)
 scores = torch.randn(2, 6000)
-bands = gpu_sampler.sample_bands(scores, 1500, 1.0, plan)
+bands = inspection.sample_bands(scores, 1500, 1.0, plan)
 true = threshold(scores.double(), 1500, 1.0)
 assert bool(((bands.lower <= true) & (true <= bands.upper)).all()), (bands, true)
 assert float((bands.upper - bands.lower).max()) < 0.5, bands
 assert bands.lower.dtype == bands.upper.dtype == torch.float64
 assert bands.is_settled.tolist() == [True, True], bands
-bands = gpu_sampler.sample_bands(scores, 1500, 0.0, plan)
+bands = inspection.sample_bands(scores, 1500, 0.0, plan)
 rank = scores.sort(-1, descending=True).values[:, 1499]
 assert bool(((bands.lower <= rank) & (rank <= bands.upper)).all()), (bands, rank)
 assert bands.is_settled.tolist() == [True, True], bands
 try:
-    gpu_sampler.sample_bands(scores, 375, 1.0)
+    inspection.sample_bands(scores, 375, 1.0)
 except ValueError as error:
     assert "are not sampled" in str(error)
 else:

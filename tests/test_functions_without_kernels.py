@@ -18,7 +18,7 @@ from fast_lapsum import (
     soft_topk,
     threshold,
 )
-from fast_lapsum.cpu import kernel
+from fast_lapsum.backends.cpu import entry
 
 
 def _all(scores: Tensor, k: Any, t: Any, **more: Any) -> list[Tensor]:
@@ -54,7 +54,7 @@ def test_everything_is_what_the_kernel_says(
     k, t = torch.tensor([3.0, 5, 1, 0, 7, 2]).double(), torch.full((6,), 0.3).double()
     calls = [(5, 0.4, {}), (5, 0.0, {}), (k, t, {}), (4, t, {"mask": mask})]
     with_kernel = [_all(scores, *call[:2], largest=largest, **call[2]) for call in calls]
-    monkeypatch.setattr(kernel, "supports", lambda tensor: False)
+    monkeypatch.setattr(entry, "supports", lambda tensor: False)
     for call, wanted in zip(calls, with_kernel, strict=True):
         found = _all(scores, *call[:2], largest=largest, **call[2])
         for one, two in zip(found, wanted, strict=True):

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from fast_lapsum import sample_topk, select_topk, soft_topk
-from fast_lapsum.cpu import kernel, loader
+from fast_lapsum.backends.cpu import kernel, loader
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = "import sys, scikit_build_core.build as b; print(b.build_wheel(sys.argv[1]))"
@@ -43,7 +43,7 @@ def _wheel(folder: Path, compiler: str) -> Path:
 
 def _libraries(wheel: Path) -> list[str]:
     with zipfile.ZipFile(wheel) as archive:
-        assert "fast_lapsum/cpu/loader.py" in archive.namelist()
+        assert "fast_lapsum/backends/cpu/loader.py" in archive.namelist()
         return [name for name in archive.namelist() if "/_lapsum." in name]
 
 

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from cases import FULL_DTYPES, assert_budget, assert_near, expected, generator, normal
 from fast_lapsum import reference, soft_topk
-from fast_lapsum.cpu import kernel
-from fast_lapsum.solvers.backend import SOLVERS
+from fast_lapsum.backends.cpu import kernel
+from fast_lapsum.backends.torch.forward import SOLVERS
 
 pytestmark = pytest.mark.parametrize("dtype", FULL_DTYPES, ids=str)
 needs_kernel = pytest.mark.skipif(

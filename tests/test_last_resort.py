@@ -7,8 +7,8 @@ import torch
 
 from cases import DISTRIBUTIONS, assert_budget, budgets, generator
 from fast_lapsum import reference
-from fast_lapsum.cpu import kernel
-from fast_lapsum.solvers import two_exponential
+from fast_lapsum.backends.cpu import kernel
+from fast_lapsum.backends.torch import two_exponential
 
 TEMPERATURES = (1e-6, 1e-3, 0.1, 1.0, 1e3)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fast_lapsum._layout import groups
+from fast_lapsum.backends.layout import groups
 
 SHAPES = ((5,), (3, 5), (2, 3, 5), (2, 1, 3, 4, 5))
 

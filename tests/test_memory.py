@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fast_lapsum.cpu import kernel
+from fast_lapsum.backends.cpu import kernel
 
 N = 10_000_000
 #: Bytes that are returned.

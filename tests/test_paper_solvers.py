@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from fast_lapsum import reference
-from fast_lapsum.solvers import bisect, closed_form, noised_bracket, sort_scan
-from fast_lapsum.solvers.noised_bracket import BracketOptions
+from fast_lapsum.backends.torch import bisect, closed_form, noised_bracket, sort_scan
+from fast_lapsum.backends.torch.noised_bracket import BracketOptions
 
 SIZES = (1, 2, 3, 17, 1000, 20000)
 TEMPERATURES = (1e-6, 1e-3, 0.1, 1.0, 1e3)

@@ -23,7 +23,7 @@ from cases import (
     num_threads,
 )
 from fast_lapsum import hard_topk_mask, log_soft_topk, sample_topk, soft_topk, threshold
-from fast_lapsum.cpu import loader
+from fast_lapsum.backends.cpu import loader
 
 EPS = torch.finfo(torch.float64).eps
 

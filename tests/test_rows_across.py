@@ -8,7 +8,7 @@ from torch import Tensor
 
 from cases import DTYPES, generator, normal, num_threads
 from fast_lapsum import soft_topk
-from fast_lapsum.cpu import loader
+from fast_lapsum.backends.cpu import loader
 
 pytestmark = pytest.mark.skipif(
     not loader.status().available, reason="plain torch adds up as torch does"

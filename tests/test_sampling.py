@@ -11,7 +11,7 @@ from torch.library import opcheck
 
 from cases import DISTRIBUTIONS, DTYPES, FULL_DTYPES, LAYOUTS, TEMPERATURES, generator, normal, same
 from fast_lapsum import hard_topk_mask, reference, sample_topk, soft_topk
-from fast_lapsum.cpu import kernel
+from fast_lapsum.backends.cpu import kernel
 
 inf, nan = math.inf, math.nan
 

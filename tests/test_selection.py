@@ -27,7 +27,7 @@ from cases import (
     same,
 )
 from fast_lapsum import hard_topk_mask, reference, select_topk, soft_topk
-from fast_lapsum.cpu import kernel
+from fast_lapsum.backends.cpu import kernel
 
 inf, nan = math.inf, math.nan
 

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from cases import generator, normal
 from fast_lapsum import soft_topk
-from fast_lapsum.solvers import noised_bracket, two_exponential
-from fast_lapsum.solvers.backend import SOLVERS
-from fast_lapsum.solvers.float_order import middle_float
+from fast_lapsum.backends.torch import noised_bracket, two_exponential
+from fast_lapsum.backends.torch.float_order import middle_float
+from fast_lapsum.backends.torch.forward import SOLVERS
 
 LARGEST, TINY = torch.finfo(torch.float64).max, torch.finfo(torch.float64).tiny
 #: How many units in the last place of u a threshold may be off.

@@ -44,7 +44,7 @@ def test_the_same_tree_has_the_same_hash_wherever_it_lies(tree: Path) -> None:
 
 def test_the_ends_of_lines_say_nothing(tree: Path) -> None:
     before = sources.describe("cpu", "cpu", tree)
-    for name in ("functional.py", "cpu/lapsum.cpp"):
+    for name in ("functional.py", "backends/cpu/lapsum.cpp"):
         path = tree / name
         path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
     assert sources.describe("cpu", "cpu", tree) == before
@@ -59,11 +59,11 @@ def test_the_second_gpu_is_a_gpu() -> None:
     [
         ("functional.py", "gpu", "cuda", True),
         ("_autograd.py", "encode", "cpu", True),
-        ("solvers/two_exponential.py", "gradcheck", "cuda", True),
-        ("cpu/solve.hpp", "cpu", "cpu", True),
-        ("cpu/lapsum.cpp", "operators", "cpu", True),
-        ("cpu/lapsum.cpp", "operators", "cuda", False),
-        ("cpu/kernel.py", "attack", "cuda", False),
+        ("backends/torch/two_exponential.py", "gradcheck", "cuda", True),
+        ("backends/cpu/solve.hpp", "cpu", "cpu", True),
+        ("backends/cpu/lapsum.cpp", "operators", "cpu", True),
+        ("backends/cpu/lapsum.cpp", "operators", "cuda", False),
+        ("backends/cpu/kernel.py", "attack", "cuda", False),
         ("backends/triton/solve.py", "gpu", "cuda", True),
         ("bench/gpu_users.py", "gpu", "cuda", True),
         ("bench/score_kinds.py", "cliffs", "cuda", True),
@@ -75,15 +75,15 @@ def test_the_second_gpu_is_a_gpu() -> None:
         ("bench/function_commands.py", "functions", "cpu", False),
         ("bench/report/function_table.py", "functions", "cpu", False),
         ("_selection_ops.py", "functions", "cuda", True),
-        ("cpu/each_row.hpp", "functions", "cpu", True),
-        ("cpu/each_row.hpp", "functions", "cuda", False),
+        ("backends/cpu/each_row.hpp", "functions", "cpu", True),
+        ("backends/cpu/each_row.hpp", "functions", "cuda", False),
         ("backends/triton/selection.py", "functions", "cuda", True),
         ("backends/triton/solve.py", "attack", "cuda", True),
         ("backends/triton/solve.py", "cpu", "cpu", False),
         ("backends/triton/loader.py", "coder-report", "cpu", False),
         ("bench/scan_kernels.py", "ablation", "cuda", True),
         ("bench/scan_kernels.py", "ablation", "cpu", False),
-        ("bench/gpu_sampler.py", "robustness", "cuda", True),
+        ("backends/triton/inspection.py", "robustness", "cuda", True),
         ("bench/peers/lml.py", "operators", "cpu", True),
         ("bench/peers/lml.py", "gradcheck", "cpu", False),
         ("bench/experiments/operators.py", "operators", "cpu", True),
@@ -114,7 +114,7 @@ def test_one_byte_changes_the_hash_of_what_depends_on_it(
 
 def test_a_name_is_a_part_of_the_hash(tree: Path) -> None:
     before = sources.describe("cpu", "cpu", tree)
-    (tree / "solvers/bisect.py").rename(tree / "solvers/halving.py")
+    (tree / "backends/torch/bisect.py").rename(tree / "backends/torch/halving.py")
     assert sources.describe("cpu", "cpu", tree) != before
 
 

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from cases import generator, normal
 from fast_lapsum import soft_topk
-from fast_lapsum.cpu import loader
+from fast_lapsum.backends.cpu import loader
 from fast_lapsum.nn import SoftTopK
 
 # torch.func

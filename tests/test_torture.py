@@ -13,8 +13,8 @@ from torch import Tensor
 
 from cases import FULL_DTYPES, Batch, assert_budget, budget_tolerance, normal, torture
 from fast_lapsum import soft_topk
-from fast_lapsum.cpu import kernel
-from fast_lapsum.solvers import two_exponential
+from fast_lapsum.backends.cpu import kernel
+from fast_lapsum.backends.torch import two_exponential
 
 #: Cases per dtype.
 FAST_CASES = 1_500

@@ -15,9 +15,9 @@ if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("`make test` interprets the kernels in another process", allow_module_level=True)
 
 from fast_lapsum import reference
+from fast_lapsum.backends.torch import entry as plain
 from fast_lapsum.backends.triton import launch
 from fast_lapsum.backends.triton.config import TeamPlan
-from fast_lapsum.solvers import gradients
 from interpreting import Plans, backward, forward, normal, poison, tier
 
 __all__ = ["poison", "tier"]
@@ -88,7 +88,7 @@ def test_gradients(tier: tuple[Plans, int], output: str) -> None:
         rows = scores if largest else -scores
         _, pair = forward(rows, k, t, largest=largest, plans=plans)
         grad = normal(*(scores.shape if output == "log" else scores.shape[:1]), seed=5)
-        wanted = gradients.backward(grad, rows, t, None, pair, largest, output)
+        wanted = plain.backward(grad, rows, t, 0.0, None, pair, largest, output, True)
         given: dict[str, Any] = {"largest": largest, "output": output, "plans": plans}
         found = backward(grad, rows, t, pair, **given)
         alone, no_k, no_t = backward(grad, rows, t, pair, per_row=False, **given)

@@ -54,7 +54,9 @@ def test_selections(n: int, t: float, largest: bool) -> None:
     scores = _scores(n)
     rows = scores if largest else -scores
     for k in (0, 1, 8, 20):
-        indices, weights, _ = selection_launch.select(rows, k, None, t, None, largest, rows.dtype)
+        indices, weights, _ = selection_launch.select(
+            *(rows, k, None, t, None, largest, False, rows.dtype)
+        )
         for row, places, found in zip(scores, indices, weights, strict=True):
             wanted, p = reference.select_row(row, k, t)
             assert torch.equal(places, wanted)
@@ -65,7 +67,9 @@ def test_a_masked_selection_of_strided_rows(n: int) -> None:
     scores = normal(n, 5, seed=4).mT
     mask = normal(5, n, seed=5) > 0.3
     t = torch.linspace(0.0, 1.0, 5, dtype=torch.float64)
-    indices, weights, _ = selection_launch.select(scores, 6, t, nan, mask, True, torch.float64)
+    indices, weights, _ = selection_launch.select(
+        *(scores, 6, t, nan, mask, True, False, torch.float64)
+    )
     for i, (row, keep) in enumerate(zip(scores, mask, strict=True)):
         wanted, p = reference.select_row(row.masked_fill(~keep, -inf), 6, float(t[i]))
         assert torch.equal(indices[i], wanted)

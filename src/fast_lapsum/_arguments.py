@@ -12,11 +12,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .solvers.backend import hottest
+from .backends.common import DTYPES, max_temperature
 
 #: One dimension, several that share one budget, or all there are.
 Dim = int | Sequence[int] | None
-FLOATING = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64))
 
 
 def check_dims(scores: Tensor, dim: Dim) -> int | tuple[int, ...]:
@@ -46,7 +45,7 @@ def check_scores(scores: Tensor, dim: int) -> int:
     """The selected dimension counted from the front."""
     if not isinstance(scores, Tensor):
         raise TypeError(f"scores must be a torch.Tensor, got {type(scores).__name__}")
-    if scores.dtype not in FLOATING:
+    if scores.dtype not in DTYPES:
         raise TypeError(
             "scores must be float16, bfloat16, float32 or float64, got "
             f"{str(scores.dtype).removeprefix('torch.')}"
@@ -126,9 +125,9 @@ def check_whole_number(k: object, dim: object) -> int:
 
 def check_temperature_number(temperature: float, dtype: torch.dtype) -> None:
     """0 <= temperature <= the highest one for scores of this dtype."""
-    if not 0 <= temperature <= hottest(dtype):
+    if not 0 <= temperature <= max_temperature(dtype):
         raise ValueError(
-            f"temperature must be finite and lie in [0, {hottest(dtype):.3g}] for "
+            f"temperature must be finite and lie in [0, {max_temperature(dtype):.3g}] for "
             f"{str(dtype).removeprefix('torch.')} scores, got temperature={temperature}"
         )
 

@@ -29,7 +29,7 @@ from ._derivatives import (
     threshold_vjp,
     transforms_active,
 )
-from .solvers.backend import compute_dtype
+from .backends.common import compute_dtype
 
 _functorch_active = torch._C._are_functorch_transforms_active
 _dispatch_modes = torch._C._len_torch_dispatch_stack

@@ -22,9 +22,9 @@ from ._arguments import (
 )
 from ._derivatives import Settings, transforms_active
 from ._layout import Moved, move_dims
-from ._ops import row_dtype
 from ._values import check_values, limit_budget
-from .solvers.backend import SOLVERS, compute_dtype
+from .backends.common import compute_dtype, row_dtype
+from .backends.torch.forward import SOLVERS
 
 Number = int | float
 SolverName = Literal["auto", "two_exponential", "bisect", "sort_scan", "noised_bracket"]

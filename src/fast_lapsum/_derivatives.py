@@ -19,8 +19,7 @@ from torch import Tensor
 from torch._C._functorch import TransformType, peek_interpreter_stack
 from torch.autograd import forward_ad
 
-from ._ops import row_dtype
-from .solvers.backend import compute_dtype, distances
+from .backends.common import compute_dtype, distances, row_dtype
 
 Gradients = tuple[Tensor, Tensor, Tensor]
 

@@ -20,13 +20,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .backends.common import compute_dtype, row_dtype
+from .backends.cpu import entry as cpu
+from .backends.torch import entry as plain
 from .backends.triton import loader
-from .cpu import kernel
-from .solvers import backend as plain
-from .solvers import gradients as plain_gradients
-from .solvers.backend import compute_dtype
 
-gpu: Any = loader.backend()
+#: Backends with kernels, the first that supports a tensor takes it; plain torch takes the rest.
+KERNELS: tuple[Any, ...] = tuple(x for x in (cpu, loader.entry()) if x is not None)
 
 NAMESPACE = "fast_lapsum"
 Dims = tuple[int | None, ...]
@@ -82,6 +82,14 @@ def operator(name: str, *numbers: object) -> Any:
     return getattr(torch.ops.fast_lapsum, f"{name}_host" if on_host else name).default
 
 
+def backend_for(scores: Tensor, grad: Tensor | None = None) -> Any:
+    """The entries of the fastest backend for these tensors (see backends/common.py)."""
+    for backend in KERNELS:
+        if backend.supports(scores) and (grad is None or backend.supports(grad)):
+            return backend
+    return plain
+
+
 def soft_topk(
     scores: Tensor,
     budget: Tensor | None,
@@ -96,47 +104,13 @@ def soft_topk(
     solver: str,
 ) -> tuple[Tensor, Tensor]:
     """The output in ``out_dtype`` and threshold pairs [..., 2], on the fastest backend there is."""
-    if solver == "auto":
-        if kernel.supports(scores):
-            return kernel.forward(
-                scores,
-                budget,
-                budget_number,
-                temperature,
-                temperature_number,
-                mask,
-                warm_start,
-                largest,
-                output,
-                out_dtype,
-            )
-        if gpu is not None and gpu.supports(scores):
-            return gpu.forward(  # type: ignore[no-any-return]
-                scores,
-                budget,
-                budget_number,
-                temperature,
-                temperature_number,
-                mask,
-                warm_start,
-                largest,
-                output,
-                out_dtype,
-            )
-        solver = "two_exponential"
-    if budget is None and scores.is_cpu:  # elsewhere looking would wait for the device
-        plain.check_budget_fits(scores, mask, largest, budget_number)
-    return plain.forward(
-        scores,
-        per_row_values(budget, budget_number, scores),
-        per_row_values(temperature, temperature_number, scores),
-        mask,
-        warm_start,
-        largest,
-        output,
-        out_dtype,
-        solver,
+    given = (
+        *(scores, budget, budget_number, temperature, temperature_number, mask, warm_start),
+        *(largest, output, out_dtype),
     )
+    if solver == "auto":
+        return backend_for(scores).forward(*given)  # type: ignore[no-any-return]
+    return plain.forward(*given, solver)
 
 
 def soft_topk_backward(
@@ -151,17 +125,9 @@ def soft_topk_backward(
     per_row: bool,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Gradients for scores (in their dtype), and with ``per_row`` for budget and temperature."""
-    if kernel.supports(scores) and kernel.supports(grad):
-        return kernel.backward(
-            grad, scores, temperature, temperature_number, mask, threshold, largest, output, per_row
-        )
-    if gpu is not None and gpu.supports(scores) and gpu.supports(grad):
-        return gpu.backward(  # type: ignore[no-any-return]
-            grad, scores, temperature, temperature_number, mask, threshold, largest, output, per_row
-        )
-    temperatures = per_row_values(temperature, temperature_number, scores)
-    grads = plain_gradients.backward(grad, scores, temperatures, mask, threshold, largest, output)
-    return grads if per_row else (grads[0], None, None)
+    return backend_for(scores, grad).backward(  # type: ignore[no-any-return]
+        grad, scores, temperature, temperature_number, mask, threshold, largest, output, per_row
+    )
 
 
 def _soft_topk_backward_tensors(*args: Any) -> list[Tensor]:
@@ -201,18 +167,6 @@ def _fake_soft_topk_backward(
 ) -> list[Tensor]:
     of_rows = (scores.new_empty(scores.shape[:-1], dtype=row_dtype(scores)) for _ in range(2))
     return [torch.empty_like(scores), *(of_rows if per_row else ())]
-
-
-def row_dtype(scores: Tensor) -> torch.dtype:
-    """The dtype of budgets, temperatures and their gradients."""
-    return torch.float32 if scores.device.type == "mps" else torch.float64
-
-
-def per_row_values(values: Tensor | None, number: float, scores: Tensor) -> Tensor:
-    """One value per row, whichever way it was given."""
-    if values is not None:
-        return values
-    return scores.new_full(scores.shape[:-1], number, dtype=row_dtype(scores))
 
 
 def _vmap_soft_topk(name: str, info: Any, in_dims: Dims, *args: Any) -> tuple[Any, Any]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from . import _ops, _selection_ops
 from ._autograd import is_plain
 from ._derivatives import NO_GRADIENTS, Row, Settings, mask_jvp, mask_vjp, transforms_active
-from ._selection_ops import spread_over_rows
+from .backends.common import spread_over_rows
 
 
 def select_topk(

@@ -1,24 +1,17 @@
 """The operators of whole scores as PyTorch sees them: a selection, its gradient, a random mask.
 
-As in ``_ops.py`` rows lie along the last dimension. A backend without a kernel for one of them
-composes it of masks, which takes more readings and memory but nothing from the device to the host.
+As in ``_ops.py`` rows lie along the last dimension.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from . import _ops
-from ._ops import Dims, batch_first, per_row_values, register, row_dtype
-from .backends.triton import loader
-from .cpu import kernel, selection_kernel
-from .solvers.backend import compute_dtype, mask_at
-
-gpu: Any = loader.selection()
+from ._ops import Dims, backend_for, batch_first, register
+from .backends.common import compute_dtype, row_dtype
 
 SELECT_TOPK = (
     "(Tensor scores, SymInt k, Tensor? temperature, Scalar temperature_number, Tensor? mask,"
@@ -50,43 +43,9 @@ def select_topk(
     A row of m < k valid scores has m of them, all of weight 1, then -1 with weight 0. A row without
     an answer has -1 with NaN.
     """
-    if kernel.supports(scores):
-        return selection_kernel.select(
-            scores, k, temperature, temperature_number, mask, largest, is_sorted, out_dtype
-        )
-    if gpu is not None and _ops.gpu.supports(scores):
-        indices, weights, threshold = gpu.select(
-            scores, k, temperature, temperature_number, mask, largest, out_dtype
-        )
-        if is_sorted:
-            picked = scores.gather(-1, indices.clamp(min=0)) if k else scores[..., :0]
-            picked = (picked if largest else -picked).masked_fill(indices < 0, -math.inf)
-            order = picked.argsort(dim=-1, descending=True, stable=True)
-            indices, weights = indices.gather(-1, order), weights.gather(-1, order)
-        return indices, weights, threshold
-    valid = scores != (-math.inf if largest else math.inf)
-    valid = valid if mask is None else valid & mask
-    budget = valid.sum(-1).clamp(max=k).to(row_dtype(scores))
-    temperatures = per_row_values(temperature, temperature_number, scores)
-    hard, threshold = _ops.soft_topk(
-        *(scores, budget, 0.0, temperatures, 1.0, mask, None, largest),
-        *("hard", scores.dtype, "auto"),
+    return backend_for(scores).select(  # type: ignore[no-any-return]
+        scores, k, temperature, temperature_number, mask, largest, is_sorted, out_dtype
     )
-    chosen = hard == 1
-    places = torch.arange(scores.shape[-1], device=scores.device).expand(scores.shape)
-    # What is not chosen goes to a place of its own, which is cut off.
-    to = torch.where(chosen, chosen.cumsum(-1) - 1, k)
-    indices = torch.full((*scores.shape[:-1], k + 1), -1, device=scores.device)
-    indices = indices.scatter(-1, to, places)[..., :k]
-    picked = scores.gather(-1, indices.clamp(min=0)) if k else scores[..., :0]
-    picked = picked if largest else -picked
-    if is_sorted:
-        order = picked.masked_fill(indices < 0, -math.inf)
-        order = order.argsort(dim=-1, descending=True, stable=True)
-        indices, picked = indices.gather(-1, order), picked.gather(-1, order)
-    weights = mask_at(picked, threshold, temperatures, compute_dtype(scores.dtype))
-    weights = torch.where((indices < 0) & ~weights.isnan(), 0.0, weights)
-    return indices.contiguous(), weights.to(out_dtype), threshold
 
 
 def select_topk_backward(
@@ -101,22 +60,10 @@ def select_topk_backward(
     per_row: bool,
 ) -> tuple[Tensor, Tensor | None]:
     """Gradients for scores (in their dtype), and with ``per_row`` for temperature."""
-    if kernel.supports(scores) and kernel.supports(grad):
-        return selection_kernel.select_backward(
-            *(grad, indices, scores, temperature, temperature_number),
-            *(mask, threshold, largest, per_row),
-        )
-    spread = spread_over_rows(grad, indices, scores)
-    d_scores, _, d_temperature = _ops.soft_topk_backward(
-        spread, scores, temperature, temperature_number, mask, threshold, largest, "mask", per_row
+    return backend_for(scores, grad).select_backward(  # type: ignore[no-any-return]
+        *(grad, indices, scores, temperature, temperature_number),
+        *(mask, threshold, largest, per_row),
     )
-    return d_scores, d_temperature
-
-
-def spread_over_rows(values: Tensor, indices: Tensor, scores: Tensor) -> Tensor:
-    """Values at their places in rows like those of scores, 0 elsewhere."""
-    values = values.masked_fill(indices < 0, 0.0)  # left over: nothing is added to the first
-    return values.new_zeros(scores.shape).scatter_add(-1, indices.clamp(min=0), values)
 
 
 def sample_topk(
@@ -135,34 +82,10 @@ def sample_topk(
     Score i is taken where the running sum of p passes one of start, start + 1, ..., start + k - 1,
     with ``start`` in [0, 1) for each row.
     """
-    if kernel.supports(scores):
-        return selection_kernel.sample(
-            *(scores, budget, budget_number, temperature, temperature_number),
-            *(mask, start, largest, out_dtype),
-        )
-    if gpu is not None and _ops.gpu.supports(scores):
-        return gpu.sample(  # type: ignore[no-any-return]
-            *(scores, budget, budget_number, temperature, temperature_number),
-            *(mask, start, largest, out_dtype),
-        )
-    wide = row_dtype(scores)
-    p, _ = _ops.soft_topk(
-        *(scores, budget, budget_number, temperature, temperature_number, mask, None, largest),
-        *("mask", wide, "auto"),
+    return backend_for(scores).sample(  # type: ignore[no-any-return]
+        *(scores, budget, budget_number, temperature, temperature_number),
+        *(mask, start, largest, out_dtype),
     )
-    budgets = per_row_values(budget, budget_number, scores)[..., None]
-    passed = p.cumsum(-1)
-    passed = passed * (budgets / passed[..., -1:])  # the last sum is k itself
-    whole = passed.floor()
-    steps = whole + (passed - whole > start[..., None].to(wide))  # how many of start + j it passed
-    drawn = torch.diff(steps, dim=-1, prepend=torch.zeros_like(steps[..., :1])).clamp(0, 1)
-    # Rounding of the running sum may miss one in a billion: the hard mask of drawn + p is drawn
-    # itself when it holds k ones, and makes up for the odd one with the likeliest score otherwise.
-    drawn = torch.where(p < 1, drawn, 1.0)
-    rank = torch.where(p.isnan() | (p > 0), drawn + p, -math.inf)
-    return _ops.soft_topk(
-        *(rank, budgets[..., 0], 0.0, None, 0.0, None, None, True, "hard", out_dtype, "auto")
-    )[0]
 
 
 def _select_topk_backward_tensors(*args: Any) -> list[Tensor]:

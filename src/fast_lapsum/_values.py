@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from ._autograd import is_plain
-from ._ops import LOOKS_AT_NUMBERS, NAMESPACE, row_dtype
-from .solvers.backend import hottest
+from ._ops import LOOKS_AT_NUMBERS, NAMESPACE
+from .backends.common import max_temperature, row_dtype
 
 
 def check_values(
@@ -68,7 +68,7 @@ def _raise_for_values(
         _raise_first(~fits, "k", k, "lie in [0, number of valid scores]", counts)
         if hard:
             _raise_first(k != k.floor(), "k", k, "be a whole number for a hard mask", None)
-    limit = hottest(scores.dtype)
+    limit = max_temperature(scores.dtype)
     fits = (t >= 0) & (t <= limit)
     _raise_first(~fits, "temperature", t, f"be finite and lie in [0, {limit:.3g}]", None)
 

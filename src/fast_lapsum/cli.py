@@ -17,6 +17,7 @@ import fast_lapsum
 
 from .apps import commands as app_commands
 from .apps.attack import commands as attack_commands
+from .backends.cpu import loader
 from .bench import (
     commands,
     cpu,
@@ -31,7 +32,6 @@ from .bench import (
 from .bench.parity import ParityError
 from .bench.report.command import report
 from .bench.results import finished_file, write_json
-from .cpu import loader
 
 app = typer.Typer(
     help="Exact-budget differentiable top-k at the price of a softmax.",

@@ -69,7 +69,7 @@ def _ties(shape: tuple[int, int]) -> None:
 def _selections(shape: tuple[int, int]) -> None:
     """Indices and weights, and random masks."""
     scores = torch.randn(shape, device="cuda")
-    indices, _, _ = selection_launch.select(scores, 5, None, 0.1, None, True, torch.float32)
+    indices, _, _ = selection_launch.select(scores, 5, None, 0.1, None, True, False, torch.float32)
     assert (indices.diff() > 0).all()
     start = torch.rand(shape[0], device="cuda", dtype=torch.float64)
     given = (None, 5.0, None, 0.1, None, start, True, torch.float32)

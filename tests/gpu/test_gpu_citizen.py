@@ -20,7 +20,7 @@ from fast_lapsum import reference, soft_topk
 from fast_lapsum.backends.triton import config, launch
 from fast_lapsum.backends.triton.config import LongPlan, SharedPlan, TeamPlan
 from fast_lapsum.backends.triton.device import room_of
-from fast_lapsum.bench.gpu_sampler import sample_bands
+from fast_lapsum.backends.triton.inspection import sample_bands
 
 #: One length for every way that rows are solved, two of them or as many as are said below.
 TIERS = (1000, 16384, 40_000, 70_000, 5_000_000)

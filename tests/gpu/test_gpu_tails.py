@@ -14,7 +14,7 @@ from torch import Tensor
 from fast_lapsum import soft_topk
 from fast_lapsum.backends.triton import launch
 from fast_lapsum.backends.triton.config import long_plan, shared_plan
-from fast_lapsum.bench.gpu_sampler import sample_bands
+from fast_lapsum.backends.triton.inspection import sample_bands
 
 SHARES = (3e-5, 3e-4, 1e-3, 3.5e-3, 1e-2, 0.999)
 TEMPERATURES = (3.0, 1.0, 0.1, 0.018, 0.002)

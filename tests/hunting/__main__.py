@@ -24,8 +24,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from fast_lapsum.backends.torch.forward import SOLVERS
 from fast_lapsum.bench.results import write_json
-from fast_lapsum.solvers.backend import SOLVERS
 
 from . import wrong_rows
 from .functions import JUDGES

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 import fast_lapsum
+from fast_lapsum.backends.cpu import loader
 from fast_lapsum.backends.triton import loader as gpu_loader
-from fast_lapsum.cpu import loader
 
 
 def busy() -> str | None:

@@ -38,7 +38,7 @@ def _in(folder: str, *names: str) -> Globs:
     return tuple(f"{folder}/{name}.py" for name in names)
 
 
-#: A part of every kind. Plain torch (solvers) is what a call takes where there is no kernel, and
+#: A part of every kind. Plain torch is what a call takes where there is no kernel, and
 #: what some solvers are on any device.
 OPERATOR = Needs(
     (
@@ -53,9 +53,11 @@ OPERATOR = Needs(
         "_selection_*.py",
         "_traced.py",
         "_values.py",
-        "solvers/*.py",
+        "backends/common.py",
+        "backends/layout.py",
+        "backends/torch/*.py",
     ),
-    cpu=("cpu/*.py", "cpu/*.?pp"),
+    cpu=("backends/cpu/*.py", "backends/cpu/*.?pp"),
     cuda=("backends/triton/*.py",),
 )
 
@@ -128,7 +130,6 @@ KINDS: dict[str, Needs] = {
     "budget": Needs((*_SUITE, *_METHODS, "bench/experiments/budget.py")),
     "robustness": Needs(
         (*_SUITE, *_in("bench/experiments", "robustness", "distributions", "samplers")),
-        cuda=("bench/gpu_sampler.py",),
     ),
     "forward": Needs((*_GRID, "bench/experiments/forward.py"), _TORCH_STAGES, _TRITON_STAGES),
     "backward": Needs((*_GRID, "bench/experiments/backward.py"), _TORCH_STAGES, _TRITON_STAGES),
@@ -183,7 +184,7 @@ NO_FIGURE: Globs = (
 def files(kind: str, device: str, package: Path = PACKAGE) -> list[str]:
     """The files that figures of a kind, measured on a device, depend on, in order.
 
-    >>> ["cpu/lapsum.cpp" in files("gradcheck", device) for device in ("cpu", "cuda:0")]
+    >>> ["backends/cpu/lapsum.cpp" in files("gradcheck", device) for device in ("cpu", "cuda:0")]
     [True, False]
     """
     where = device.partition(":")[0]

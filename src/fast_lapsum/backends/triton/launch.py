@@ -9,8 +9,8 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from ..._layout import Group, groups
-from ...solvers.backend import compute_dtype
+from ..common import DTYPES, compute_dtype
+from ..layout import Group, groups
 from . import relaunch
 from .config import (
     BLOCKS_BACKWARD,
@@ -30,8 +30,6 @@ from .config import (
 from .device import can_overlap, on_device, room_of, shrink_room
 from .steps import ForwardPlan, backward_steps, forward_steps
 from .views import Call, Numbers, Rows
-
-DTYPES = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64))
 
 
 def supports(tensor: Tensor) -> bool:

@@ -13,14 +13,9 @@ OLDEST = (3, 4)
 
 
 @functools.cache
-def backend() -> Any:
-    """The module ``launch``, or None where Triton is missing or too old."""
-    return import_module(".launch", __package__) if _is_new_enough() else None
-
-
-def selection() -> Any:
-    """The module ``selection_launch``, or None likewise."""
-    return import_module(".selection_launch", __package__) if _is_new_enough() else None
+def entry() -> Any:
+    """The module ``entry``, or None where Triton is missing or too old."""
+    return import_module(".entry", __package__) if _is_new_enough() else None
 
 
 def description() -> str:

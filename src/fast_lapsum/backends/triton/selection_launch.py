@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 import triton.language as tl
 from torch import Tensor
 
-from ..._layout import groups
-from ...solvers.backend import compute_dtype
+from ..common import compute_dtype, spread_over_rows
+from ..layout import groups
 from .config import PROGRAMS, longest_block, power_of_two, tile_plan
 from .device import on_device
-from .launch import _along, _fitting, _rows, _width, forward, split_float64
+from .launch import _along, _fitting, _rows, _width, backward, forward, split_float64
 from .selection import count_chosen, draw_rows, place_chosen, sum_ticks, weigh_chosen
 from .views import Call, Numbers
 
@@ -31,9 +32,30 @@ def select(
     temperature_number: float,
     mask: Tensor | None,
     largest: bool,
+    is_sorted: bool,
     out_dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Places and weights of the selected scores, ascending, [..., k], and threshold pairs."""
+    """Places and weights of the k selected scores, [..., k], and threshold pairs [..., 2]."""
+    given = (scores, k, temperature, temperature_number, mask, largest, out_dtype)
+    indices, weights, threshold = _select_in_order(*given)
+    if is_sorted:
+        picked = scores.gather(-1, indices.clamp(min=0)) if k else scores[..., :0]
+        picked = (picked if largest else -picked).masked_fill(indices < 0, -math.inf)
+        order = picked.argsort(dim=-1, descending=True, stable=True)
+        indices, weights = indices.gather(-1, order), weights.gather(-1, order)
+    return indices, weights, threshold
+
+
+def _select_in_order(
+    scores: Tensor,
+    k: int,
+    temperature: Tensor | None,
+    temperature_number: float,
+    mask: Tensor | None,
+    largest: bool,
+    out_dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The same, ascending by place."""
     n = scores.shape[-1]
     given = (temperature, temperature_number, mask, None, largest)
     chosen, threshold = forward(scores, None, float(k), *given, "hard", scores.dtype, clamp=True)
@@ -83,6 +105,25 @@ def select(
                 enable_fp_fusion=False,
             )
     return indices, weights, threshold
+
+
+def select_backward(
+    grad: Tensor,
+    indices: Tensor,
+    scores: Tensor,
+    temperature: Tensor | None,
+    temperature_number: float,
+    mask: Tensor | None,
+    threshold: Tensor,
+    largest: bool,
+    per_row: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """Gradients of the weights for scores, and with ``per_row`` for temperature."""
+    spread = spread_over_rows(grad, indices, scores)
+    d_scores, _, d_temperature = backward(
+        spread, scores, temperature, temperature_number, mask, threshold, largest, "mask", per_row
+    )
+    return d_scores, d_temperature
 
 
 def sample(

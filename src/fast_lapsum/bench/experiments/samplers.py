@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from fast_lapsum import soft_topk
+from fast_lapsum.backends.cpu import entry, inspection
+from fast_lapsum.backends.torch import noised_bracket
+from fast_lapsum.backends.torch.closed_form import laplace_cdf
 from fast_lapsum.backends.triton import loader
-from fast_lapsum.cpu import kernel
-from fast_lapsum.solvers import noised_bracket
-from fast_lapsum.solvers.closed_form import laplace_cdf
 
 from ..experiment import Unavailable
 
@@ -46,17 +46,17 @@ def paper_trial(
 def our_trial(scores: Tensor, k: float, temperature: float, true: float) -> Trial:
     """The sampler of the kernel that a call on this device takes."""
     if scores.is_cuda:
-        if loader.backend() is None:
+        if loader.entry() is None:
             raise Unavailable(f"no kernel, no sampler: {loader.description()}")
-        from .. import gpu_sampler
+        from fast_lapsum.backends.triton import inspection as of_gpu
 
-        bands = gpu_sampler.sample_bands(scores[None], k, temperature)
+        bands = of_gpu.sample_bands(scores[None], k, temperature)
         lower, upper = float(bands.lower), float(bands.upper)
         held = bool(bands.is_settled)
     else:
-        if not kernel.supports(scores):
+        if not entry.supports(scores):
             raise Unavailable("no C++ kernel, no sampler: plain torch reads the whole row")
-        band, has_held = kernel.sample_bands(scores[None], k, temperature)
+        band, has_held = inspection.sample_bands(scores[None], k, temperature)
         lower, upper = band[0].tolist()
         held = bool(has_held)
     mask = soft_topk(scores, k, temperature)

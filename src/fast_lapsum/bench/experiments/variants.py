@@ -86,7 +86,7 @@ def _torch_stages() -> dict[str, MaskFunction]:
 
 
 def _triton_stages() -> dict[str, MaskFunction]:
-    if loader.backend() is None:
+    if loader.entry() is None:
         return {}
     from .. import scan_kernels
 

@@ -29,7 +29,7 @@ from bisect import bisect_right
 import torch
 from torch import Tensor
 
-from fast_lapsum.solvers.closed_form import interval_root, laplace_cdf
+from fast_lapsum.backends.torch.closed_form import interval_root, laplace_cdf
 
 from . import implicit
 from .protocol import Peer, check_budget

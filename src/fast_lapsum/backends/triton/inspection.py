@@ -10,9 +10,9 @@ from unittest import mock
 
 from torch import Tensor
 
-from ..backends.triton import launch, relaunch
-from ..backends.triton.config import SharedPlan, longest_block, shared_plan
-from ..backends.triton.team import notes_of
+from . import launch, relaunch
+from .config import SharedPlan, longest_block, shared_plan
+from .team import notes_of
 
 
 class Bands(NamedTuple):

@@ -16,7 +16,8 @@ import math
 import torch
 from torch import Tensor
 
-from .backend import as_rows, compute_dtype, distances, is_hard
+from ..common import compute_dtype, distances, is_hard, per_row_values
+from .forward import as_rows
 
 #: Farther away in temperatures phi is 0, and its product with a distance must not be NaN.
 FARTHEST = 1e4
@@ -27,14 +28,17 @@ Gradients = tuple[Tensor, Tensor, Tensor]
 def backward(
     grad: Tensor,
     scores: Tensor,
-    temperature: Tensor,
+    temperature: Tensor | None,
+    temperature_number: float,
     mask: Tensor | None,
     threshold: Tensor,
     largest: bool,
     output: str,
-) -> Gradients:
-    """Gradients for scores, budget and temperature of what ``output`` says."""
-    row = _Row(scores, temperature, mask, threshold, largest)
+    per_row: bool,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Gradients of ``output`` for scores, and with ``per_row`` for budget and temperature."""
+    temperature = per_row_values(temperature, temperature_number, scores)
+    row = _SoftRows(scores, temperature, mask, threshold, largest)
     if output == "threshold":
         found = _of_threshold(row, grad, largest)
     else:
@@ -45,14 +49,17 @@ def backward(
     settled = row.is_hard | row.unanswerable
     d_scores = torch.where(settled[:, None], settle[:, None], d_scores)
     d_scores = d_scores if largest else -d_scores
+    out = torch.empty_like(scores).copy_(d_scores.reshape(scores.shape))
+    if not per_row:
+        return out, None, None
     return (
-        torch.empty_like(scores).copy_(d_scores.reshape(scores.shape)),
+        out,
         torch.where(settled, settle, d_budget).reshape(scores.shape[:-1]),
         torch.where(settled, settle, d_temperature).reshape(scores.shape[:-1]),
     )
 
 
-class _Row:
+class _SoftRows:
     """What the gradients of every row are made of, [rows, n]."""
 
     def __init__(
@@ -81,7 +88,7 @@ class _Row:
         self.inverse_density = self.inverse_density.masked_fill(~self.live.any(-1), 0.0)
 
 
-def _of_mask(row: _Row, grads: Tensor) -> Gradients:
+def _of_mask(row: _SoftRows, grads: Tensor) -> Gradients:
     weighted = grads * row.phi
     mean_grad = (grads * row.q).sum(-1)
     d_scores = (grads - mean_grad[:, None]) * row.phi / row.t
@@ -91,7 +98,7 @@ def _of_mask(row: _Row, grads: Tensor) -> Gradients:
     return d_scores, mean_grad, d_temperature
 
 
-def _of_log_mask(row: _Row, grads: Tensor) -> Gradients:
+def _of_log_mask(row: _SoftRows, grads: Tensor) -> Gradients:
     is_below = row.u <= 0
     half = torch.exp(-row.u.clamp(min=0)) / 2
     weighted = grads * torch.where(is_below, 1.0, half / (1 - half))
@@ -105,7 +112,7 @@ def _of_log_mask(row: _Row, grads: Tensor) -> Gradients:
     return torch.where(row.live, d_scores, 0.0), d_above + d_below, d_temperature
 
 
-def _of_threshold(row: _Row, grad: Tensor, largest: bool) -> Gradients:
+def _of_threshold(row: _SoftRows, grad: Tensor, largest: bool) -> Gradients:
     # Of b in the caller's sense, which is -b where the smallest are selected.
     g = grad.reshape(-1).to(row.u.dtype)
     g = g if largest else -g

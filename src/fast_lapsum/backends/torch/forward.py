@@ -9,13 +9,22 @@ the hard limit, which is one with t = 0 or hi = +inf, it is (boundary score, sha
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
+from ..common import (
+    SATURATION,
+    check_budget_fits,
+    compute_dtype,
+    distances,
+    is_hard,
+    max_temperature,
+    per_row_values,
+    row_dtype,
+)
 from . import bisect, noised_bracket, sort_scan, two_exponential
 from .closed_form import laplace_cdf
 
@@ -28,39 +37,30 @@ SOLVERS: dict[str, Solver] = {
     "noised_bracket": noised_bracket.solve,
 }
 
-#: Distance from the outermost score, in temperatures, at which a mask is exactly 0 or 1.
-SATURATION = 800.0
-#: The highest temperature is this part of the largest number: distances of 128 t must exist. Beyond
-#: them float32 has only zeros; float64 goes on to 745 t, where p may be off at the highest ones.
-HOTTEST = 256.0
 
-
-def compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype in which thresholds are kept: float64 for float64, float32 for the rest."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
-
-
-@functools.cache
-def hottest(dtype: torch.dtype) -> float:
-    """The highest temperature for scores of this dtype."""
-    return torch.finfo(compute_dtype(dtype)).max / HOTTEST
+def supports(tensor: Tensor) -> bool:
+    """Whether plain torch can take this tensor: always, as far as is known."""
+    return True
 
 
 def forward(
     scores: Tensor,
-    budget: Tensor,
-    temperature: Tensor,
+    budget: Tensor | None,
+    budget_number: float,
+    temperature: Tensor | None,
+    temperature_number: float,
     mask: Tensor | None,
     warm_start: Tensor | None,
     largest: bool,
     output: str,
     out_dtype: torch.dtype,
-    solver: str,
+    solver: str = "two_exponential",
 ) -> tuple[Tensor, Tensor]:
-    """What is asked for along the last dimension, and threshold pairs [..., 2].
-
-    ``budget`` and ``temperature`` are [...]; ``output`` is one of the operator's.
-    """
+    """What ``output`` says along the last dimension, and threshold pairs [..., 2]."""
+    if budget is None and scores.is_cpu:  # elsewhere looking would wait for the device
+        check_budget_fits(scores, mask, largest, budget_number)
+    budget = per_row_values(budget, budget_number, scores)
+    temperature = per_row_values(temperature, temperature_number, scores)
     rows = as_rows(scores, mask, largest)
     budgets = budget.reshape(-1).to(rows.dtype)
     temperatures = temperature.reshape(-1).to(rows.dtype)
@@ -83,45 +83,20 @@ def forward(
 
 def mask_at(scores: Tensor, threshold: Tensor, temperature: Tensor, kept: torch.dtype) -> Tensor:
     """p of any scores [..., m], the largest side up, for threshold pairs that are known."""
-    widest = torch.float32 if scores.device.type == "mps" else torch.float64
+    widest = row_dtype(scores)
     rows = scores.to(widest).reshape(math.prod(scores.shape[:-1]), scores.shape[-1])
     hi, lo = threshold.reshape(-1, 2).to(widest).unbind(-1)
     p = _mask(rows, hi, lo, temperature.reshape(-1).to(widest), kept)
     return p.reshape(scores.shape)
 
 
-def check_budget_fits(scores: Tensor, mask: Tensor | None, largest: bool, k: float) -> None:
-    """Raise where a budget given as a number is over the number of valid scores of some row."""
-    valid = scores != (-math.inf if largest else math.inf)
-    valid = valid if mask is None else valid & mask
-    counts = valid.sum(-1).masked_fill(scores.isnan().any(-1), scores.shape[-1])
-    if not counts.numel() or k <= (least := int(counts.min())):
-        return
-    where = tuple(int(i) for i in (counts == least).nonzero()[0])
-    row = f" in row {where}" if where else ""
-    raise ValueError(
-        f"k must be at most {least}, the number of scores that take part in a row (not masked out, "
-        f"not -inf), got k={k:g}{row}"
-    )
-
-
 def as_rows(scores: Tensor, mask: Tensor | None, largest: bool) -> Tensor:
     """Scores as [rows, n] in the widest dtype of the device, the excluded ones as -inf."""
-    widest = torch.float32 if scores.device.type == "mps" else torch.float64
+    widest = row_dtype(scores)
     rows = scores.to(widest)
     rows = rows if largest else -rows
     rows = rows if mask is None else rows.masked_fill(~mask, -math.inf)
     return rows.reshape(math.prod(scores.shape[:-1]), scores.shape[-1])
-
-
-def is_hard(hi: Tensor, temperature: Tensor, kept: torch.dtype) -> Tensor:
-    """Whether a threshold pair is that of the hard limit."""
-    return (temperature < torch.finfo(kept).tiny) | (hi == math.inf)
-
-
-def distances(scores: Tensor, hi: Tensor, lo: Tensor, temperature: Tensor) -> Tensor:
-    """u = ((r - hi) - lo) / t, by halves: r - hi may be over the largest number where u is not."""
-    return ((scores / 2 - hi / 2) - lo / 2) / temperature * 2
 
 
 def _threshold_pair(
@@ -176,7 +151,7 @@ def _threshold_pair(
 
 
 def _usable(temperature: Tensor, kept: torch.dtype) -> Tensor:
-    return (temperature >= 0) & (temperature <= hottest(kept))
+    return (temperature >= 0) & (temperature <= max_temperature(kept))
 
 
 def _renormalise(hi: Tensor, lo: Tensor, kept: torch.dtype) -> tuple[Tensor, Tensor]:

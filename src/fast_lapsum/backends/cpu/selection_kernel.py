@@ -7,7 +7,7 @@ import struct
 import torch
 from torch import Tensor
 
-from ..solvers.backend import check_budget_fits, compute_dtype
+from ..common import DTYPES, check_budget_fits, compute_dtype
 from . import kernel
 
 #: What SelectCall of call.hpp has after its Call: count, sorted, indices, values.
@@ -31,7 +31,7 @@ def select(
     indices = scores.new_empty((*rows, k), dtype=torch.int64)
     weights = scores.new_empty((*rows, k), dtype=out_dtype)
     threshold = scores.new_empty((*rows, 2), dtype=compute_dtype(scores.dtype))
-    head = (kernel.DTYPE[scores.dtype], kernel.DTYPE[out_dtype], 0)
+    head = (DTYPES[scores.dtype], DTYPES[out_dtype], 0)
     tensors = (scores, mask, None, kernel.as_double(temperature), None, None, None)
     numbers = (float(k), temperature_number)
     flags = kernel.flags_of(largest)
@@ -58,8 +58,8 @@ def select_backward(
     out = torch.empty_like(scores)
     d_temperature = torch.empty(scores.shape[:-1], dtype=torch.float64) if per_row else None
     grad, indices, threshold = grad.contiguous(), indices.contiguous(), threshold.contiguous()
-    dtype = kernel.DTYPE[scores.dtype]
-    head = (dtype, dtype, kernel.DTYPE[grad.dtype])
+    dtype = DTYPES[scores.dtype]
+    head = (dtype, dtype, DTYPES[grad.dtype])
     tensors = (scores, mask, None, kernel.as_double(temperature), None, None, out)
     per_row_tensors = (threshold, None, d_temperature, None)
     flags, numbers = kernel.flags_of(largest), (0.0, temperature_number)
@@ -83,7 +83,7 @@ def sample(
     """Random masks of exactly k ones. A budget given as a number must fit every row."""
     out = torch.empty_like(scores, dtype=out_dtype)
     start = start.to(torch.float64).contiguous()
-    head = (kernel.DTYPE[scores.dtype], kernel.DTYPE[out_dtype], 0)
+    head = (DTYPES[scores.dtype], DTYPES[out_dtype], 0)
     per_row = (kernel.as_double(budget), kernel.as_double(temperature))
     tensors = (scores, mask, *per_row, None, None, out)
     flags, numbers = kernel.flags_of(largest), (budget_number, temperature_number)

@@ -9,19 +9,14 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from .._layout import groups
-from ..solvers.backend import check_budget_fits, compute_dtype
+from ..common import DTYPES, OUTPUTS, check_budget_fits, compute_dtype
+from ..layout import groups
 from . import loader
 
-DTYPE = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3}
 #: struct Call of call.hpp: 10 integers, 7 tensors (pointer and 3 strides), 2 numbers, 4 pointers.
 _CALL = struct.Struct("=10q28q2d4q")
-#: enum Output of call.hpp.
-_OUTPUT = {"mask": 0, "hard": 1, "log": 2, "threshold": 3}
 _NO_TENSOR = (0, 0, 0, 0)
 _NO_TENSORS = 5 * _NO_TENSOR
-#: kBandFrom of sampled_band.hpp: shorter rows are solved without a sample.
-BAND_FROM = 1024
 #: No row is read more often than this.
 MAX_PASSES = 64
 
@@ -39,7 +34,7 @@ def supports(tensor: Tensor) -> bool:
         if tensor.is_cpu:
             loader.hint_at_building()
         return False
-    return tensor.is_cpu and tensor.dtype in DTYPE
+    return tensor.is_cpu and tensor.dtype in DTYPES
 
 
 def forward(
@@ -71,7 +66,7 @@ def forward(
     else:
         out = torch.empty_like(scores, dtype=out_dtype)
         threshold = scores.new_empty((*shape[:-1], 2), dtype=compute_dtype(dtype))
-    head = (DTYPE[dtype], DTYPE[out_dtype], 0)
+    head = (DTYPES[dtype], DTYPES[out_dtype], 0)
     flags = flags_of(largest, output, most_passes)
     if budget is temperature is mask is warm_start is passes is None and scores.is_contiguous():
         n = shape[-1]
@@ -114,8 +109,8 @@ def backward(
     threshold = threshold.contiguous()
     d_budget = torch.empty(scores.shape[:-1], dtype=torch.float64) if per_row else None
     d_temperature = torch.empty(scores.shape[:-1], dtype=torch.float64) if per_row else None
-    dtype = DTYPE[scores.dtype]
-    head = (dtype, dtype, DTYPE[grad.dtype])
+    dtype = DTYPES[scores.dtype]
+    head = (dtype, dtype, DTYPES[grad.dtype])
     flags = flags_of(largest, output)
     is_contiguous = scores.is_contiguous() and grad.is_contiguous()
     if temperature is mask is d_budget is None and is_contiguous:
@@ -136,30 +131,6 @@ def backward(
     return out, d_budget, d_temperature
 
 
-def sample_bands(scores: Tensor, k: float, temperature: float) -> tuple[Tensor, Tensor]:
-    """Where the sample of each row [B, n] puts the threshold, and whether that held.
-
-    What a forward call does first with a long row, for studies of the sampler: bands [B, 2], NaN
-    where the sample does not tell, and [B] booleans, False where a call would go the general way.
-    """
-    assert _library is not None
-    rows, n = scores.shape
-    if n < BAND_FROM or not 0 < k < n or not temperature > 0:
-        raise ValueError(
-            f"a sample is taken of rows of at least {BAND_FROM} scores with 0 < k < n and "
-            f"temperature > 0, got n = {n}, k = {k}, temperature = {temperature}"
-        )
-    scores = scores.contiguous()
-    bands = scores.new_empty((rows, 2), dtype=compute_dtype(scores.dtype))
-    held = torch.empty(rows, dtype=torch.int64)
-    dtype = DTYPE[scores.dtype]
-    head = (dtype, dtype, dtype, rows, 1, n, *flags_of(True))
-    at = (scores.data_ptr(), n, 0, 1, *_NO_TENSORS, *_NO_TENSOR)
-    pointers = (bands.data_ptr(), 0, 0, held.data_ptr())
-    call("lapsum_sample_bands", _CALL.pack(*head, *at, k, temperature, *pointers))
-    return bands, held.bool()
-
-
 def call(name: str, record: bytes) -> int:
     """What a function of the kernel returns, unless it ran out of memory (kOutOfMemory)."""
     assert _library is not None
@@ -178,7 +149,7 @@ def flags_of(
     largest: bool, output: str = "mask", most_passes: int = MAX_PASSES
 ) -> tuple[int, int, int, int]:
     """The flags of a call record; the kernel decides how many threads a call is worth."""
-    return largest, _OUTPUT[output], torch.get_num_threads(), most_passes
+    return largest, OUTPUTS[output], torch.get_num_threads(), most_passes
 
 
 def records(

@@ -16,7 +16,7 @@ import torch  # noqa: F401  (loads the OpenMP runtime that the kernel shares wit
 _SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
 _PATH = Path(__file__).with_name("_lapsum" + _SUFFIX)
 #: Where a checkout has its CMakeLists.txt; an installed package has none there.
-_CHECKOUT = Path(__file__).resolve().parents[3]
+_CHECKOUT = Path(__file__).resolve().parents[4]
 
 
 class KernelStatus(NamedTuple):
