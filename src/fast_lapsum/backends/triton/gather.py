@@ -27,6 +27,65 @@ def _added(a0, a1, a2, a3, a4, a5, b0, b1, b2, b3, b4, b5):
 
 
 @triton.jit
+def _take(
+    source,
+    out,
+    first,
+    r,
+    inside,
+    seen,
+    next_place,
+    low,
+    high,
+    point,
+    inverse,
+    POINT: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    """One more score of every thread: what was seen with it, and where its list goes on."""
+    LANES: tl.constexpr = source.LANES
+    above, sum_below, sum_above, at_point, lowest, highest = seen
+    beyond = tl.maximum(across(low) - r, r - across(high))
+    e = tl.exp2(beyond * across(-inverse))
+    is_above = r > across(high)
+    is_below = ~(r >= across(low))  # so is NaN, which then makes the sum NaN
+    is_listed = ~(is_above | is_below)
+    if POINT:
+        is_point = r == across(point)
+        is_listed = is_listed & (~is_point)
+        at_point += is_point.to(tl.int32)
+    if inside is not None:
+        is_listed = is_listed & inside
+    sum_below += tl.where(is_below, e, 0.0)
+    sum_above += tl.where(is_above, e, 0.0)
+    above += is_above.to(tl.int32)
+    lowest = tl.minimum(lowest, r if inside is None else tl.where(inside, r, float("inf")))
+    highest = tl.maximum(highest, r)
+    # Not so, but it keeps every lane in its thread; single scores are stored all the same.
+    place = tl.max_contiguous(first + next_place, (1, 1, LANES, 1))
+    store_values(out, source.outer, source.inner, place, is_listed, r, 1)
+    next_place += tl.where(is_listed, LANES, 0)
+    return (above, sum_below, sum_above, at_point, lowest, highest), next_place
+
+
+@triton.jit
+def _begin_sums(total, LANES: tl.constexpr, COMPUTE: tl.constexpr):
+    """What was seen so far, with sums that begin anew: they go into float64 block by block."""
+    above, _, _, at_point, lowest, highest = total
+    none = tl.zeros((1, 1, LANES, 1), COMPUTE)
+    return (above, none, none, at_point, lowest, highest)
+
+
+@triton.jit
+def _end_sums(total, seen):
+    _, below, higher, _, _, _ = total
+    above, sum_below, sum_above, at_point, lowest, highest = seen
+    below += sum_below.to(tl.float64)
+    higher += sum_above.to(tl.float64)
+    return (above, below, higher, at_point, lowest, highest)
+
+
+@triton.jit
 def _gather_block(
     source,
     out,
@@ -39,10 +98,9 @@ def _gather_block(
     point,
     inverse,
     POINT: tl.constexpr,
-    PADDED: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
-    """``total`` with the sums of some scores from ``start`` on, and where each list goes on.
+    """``total`` with the sums of a block of scores from ``start`` on, and where each list goes on.
 
     Every thread takes its scores one after the other: what is done with each is a few instructions,
     and they are what a reading of a long row takes. From block to block threads take other places,
@@ -51,52 +109,58 @@ def _gather_block(
     LANES: tl.constexpr = source.LANES
     BLOCK: tl.constexpr = source.REPEATS * source.LANES
     lane = tl.arange(0, LANES)[None, None, :, None]
-    if not PADDED:  # or lists would go on where the row has ended
-        lane = (lane + ((start - first) // BLOCK * TURN).to(tl.int32)) % LANES
-    above, below, higher, at_point, lowest, highest = total
+    lane = (lane + ((start - first) // BLOCK * TURN).to(tl.int32)) % LANES
     r = ()
     for i in tl.static_range(source.REPEATS):
         index = start + (i * LANES + lane)
-        inside = exist(index, source.call.n, 1) if PADDED else None
         r = r + (  # type: ignore[assignment]
             load_scores(
-                source.call, source.outer, source.inner, index, inside, source.LARGEST, 1, COMPUTE
+                source.call, source.outer, source.inner, index, None, source.LARGEST, 1, COMPUTE
             ),
         )
-    sum_below = tl.zeros((1, 1, LANES, 1), COMPUTE)
-    sum_above = sum_below
+    seen = _begin_sums(total, LANES, COMPUTE)
     for i in tl.static_range(source.REPEATS):
+        seen, next_place = _take(
+            *(source, out, first, r[i], None, seen, next_place),
+            *(low, high, point, inverse, POINT, COMPUTE),
+        )
+    return _end_sums(total, seen), next_place
+
+
+@triton.jit
+def _gather_rest(
+    source,
+    out,
+    first,
+    start,
+    total,
+    next_place,
+    low,
+    high,
+    point,
+    inverse,
+    POINT: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    """The same of a block that the row ends in, score by score.
+
+    Threads keep their places there, or lists would go on where the row has ended. It is a loop, and
+    not unrolled: every load and store of a kernel costs its compiler a look at all of the kernel.
+    """
+    LANES: tl.constexpr = source.LANES
+    lane = tl.arange(0, LANES)[None, None, :, None]
+    seen = _begin_sums(total, LANES, COMPUTE)
+    for i in range(source.REPEATS):
         index = start + (i * LANES + lane)
-        inside = exist(index, source.call.n, 1) if PADDED else None
-        beyond = tl.maximum(across(low) - r[i], r[i] - across(high))
-        e = tl.exp2(beyond * across(-inverse))
-        is_above = r[i] > across(high)
-        is_below = ~(r[i] >= across(low))  # so is NaN, which then makes the sum NaN
-        is_listed = ~(is_above | is_below)
-        if POINT:
-            is_point = r[i] == across(point)
-            is_listed = is_listed & (~is_point)
-            at_point += is_point.to(tl.int32)
-        if PADDED:
-            is_listed = is_listed & inside
-        sum_below += tl.where(is_below, e, 0.0)
-        sum_above += tl.where(is_above, e, 0.0)
-        above += is_above.to(tl.int32)
-        lowest = tl.minimum(lowest, tl.where(inside, r[i], float("inf")) if PADDED else r[i])
-        highest = tl.maximum(highest, r[i])
-        # Not so, but it keeps every lane in its thread; single scores are stored all the same.
-        place = tl.max_contiguous(first + next_place, (1, 1, LANES, 1))
-        store_values(out, source.outer, source.inner, place, is_listed, r[i], 1)
-        next_place += tl.where(is_listed, LANES, 0)
-    total = (
-        above,
-        below + sum_below.to(tl.float64),
-        higher + sum_above.to(tl.float64),
-        at_point,
-        lowest,
-        highest,
-    )
-    return total, next_place
+        inside = exist(index, source.call.n, 1)
+        r = load_scores(
+            source.call, source.outer, source.inner, index, inside, source.LARGEST, 1, COMPUTE
+        )
+        seen, next_place = _take(
+            *(source, out, first, r, inside, seen, next_place),
+            *(low, high, point, inverse, POINT, COMPUTE),
+        )
+    return _end_sums(total, seen), next_place
 
 
 @triton.jit
@@ -121,12 +185,12 @@ def _gather_chunk(
     for start in range(first, whole, BLOCK):
         total, next_place = _gather_block(
             *(source, out, first, start, total, next_place),
-            *(low, high, point, inverse, POINT, False, COMPUTE),
+            *(low, high, point, inverse, POINT, COMPUTE),
         )
     if whole < last:
-        total, next_place = _gather_block(
+        total, next_place = _gather_rest(
             *(source, out, first, whole, total, next_place),
-            *(low, high, point, inverse, POINT, True, COMPUTE),
+            *(low, high, point, inverse, POINT, COMPUTE),
         )
     found = tl.reduce(tl.reduce(tl.reduce(wide(total), 3, _added), 0, _added), 1, _added)
     return found, (next_place - lane) // LANES
@@ -155,12 +219,24 @@ def _number(count):
 
 
 @triton.jit
-def _read_chunk(source, out, chunk, low, high, point, inverse, COMPUTE: tl.constexpr):
-    """The same; scores at a point are asked for where there is one."""
-    if any_row(point == point):
-        found, count = _gather_chunk(source, out, chunk, low, high, point, inverse, True, COMPUTE)
+def _read_chunk(
+    source, out, chunk, low, high, point, inverse, OFTEN: tl.constexpr, COMPUTE: tl.constexpr
+):
+    """The same; scores at a point are asked for where there is one.
+
+    What is not done OFTEN has one code for both, and asks in vain where there is no point.
+    """
+    if OFTEN:
+        if any_row(point == point):
+            found, count = _gather_chunk(
+                source, out, chunk, low, high, point, inverse, True, COMPUTE
+            )
+        else:
+            found, count = _gather_chunk(
+                source, out, chunk, low, high, point, inverse, False, COMPUTE
+            )
     else:
-        found, count = _gather_chunk(source, out, chunk, low, high, point, inverse, False, COMPUTE)
+        found, count = _gather_chunk(source, out, chunk, low, high, point, inverse, True, COMPUTE)
     return found, count
 
 
@@ -173,6 +249,7 @@ def gather_chunks(
     point,
     inverse,
     meeting,
+    OFTEN: tl.constexpr,
     LISTED: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
@@ -181,7 +258,7 @@ def gather_chunks(
     LANES: tl.constexpr = source.CHUNK_LANES
     point = _within(point, low, high)
     for chunk in range(team.member, team.chunks, team.size):
-        sums, count = _read_chunk(source, out, chunk, low, high, point, inverse, COMPUTE)
+        sums, count = _read_chunk(source, out, chunk, low, high, point, inverse, OFTEN, COMPUTE)
         above, below, higher, at_point, lowest, highest = sums
         left = (above, below, higher, at_point, lowest, highest, _number(count))
         leave(left, team, chunk, meeting, LANES)
@@ -217,13 +294,15 @@ def gather(
     team = source.team
     if team is None:
         point = _within(point, low, high)
-        found, count = _read_chunk(source, out, 0, low, high, point, inverse, COMPUTE)
+        found, count = _read_chunk(source, out, 0, low, high, point, inverse, True, COMPUTE)
         listed = _end_lists(source, out, 0, count, LISTED, COMPUTE)
         tl.debug_barrier()
         return found, _number(count), listed, crossings
     else:
         if is_again:
-            gather_chunks(source, out, low, high, point, inverse, crossings, LISTED, COMPUTE)
+            gather_chunks(
+                source, out, low, high, point, inverse, crossings, False, LISTED, COMPUTE
+            )
         collected = collect(team, crossings, GATHERED, source.CHUNK_LANES)
         above, below, higher, at_point, lowest, highest, number = of_chunks(
             collected, team, source.CHUNK_LANES, 1, "gathered"

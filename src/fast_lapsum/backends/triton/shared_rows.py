@@ -86,7 +86,7 @@ def gather_rows(
             *(None, 0, call, outer, inner, team, length, None),
             *(False, True, LARGEST, 1, READ, LANES, 1, CHUNK_LANES),
         ),
-        *(out, low, high, point, inverse, tl.zeros((), tl.int32), LISTED, COMPUTE),
+        *(out, low, high, point, inverse, tl.zeros((), tl.int32), True, LISTED, COMPUTE),
     )
 
 
