@@ -132,7 +132,7 @@ def run_demo(
         )
     _print_demo(found, budget, temperature, chosen)
     if find_spec("matplotlib") is None:
-        remedy = "pip install matplotlib numpy"
+        remedy = "pip install 'fast-lapsum[bench]'"
         console.print(
             f"[yellow]No picture: matplotlib is missing.[/] Get it with {remedy}", soft_wrap=True
         )
