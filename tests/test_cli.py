@@ -162,7 +162,7 @@ def test_demo_without_matplotlib_says_how_to_get_it(
     monkeypatch.setattr(cli, "find_spec", lambda name: None)
     result = invoke("demo", "--n", 2000, "--out", tmp_path / "mask.png")
     assert result.exit_code == 0
-    assert "pip install matplotlib numpy" in result.stdout
+    assert "pip install 'fast-lapsum[bench]'" in result.stdout
     assert not list(tmp_path.iterdir())
 
 

@@ -134,7 +134,8 @@ def run_demo(
     if find_spec("matplotlib") is None:
         remedy = "pip install 'fast-lapsum[bench]'"
         console.print(
-            f"[yellow]No picture: matplotlib is missing.[/] Get it with {remedy}", soft_wrap=True
+            f"[yellow]No picture: matplotlib is missing.[/] Get it with {escape(remedy)}",
+            soft_wrap=True,
         )
         return
     from .bench import plots
