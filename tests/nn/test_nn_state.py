@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 import pickle
-from pathlib import Path
 
 import pytest
 import torch
@@ -17,8 +16,7 @@ from fast_lapsum import soft_topk
 from fast_lapsum.nn import SoftTopK, TemperatureSchedule, kept
 from fast_lapsum.nn import layer as layer_module
 from layer_cases import learned_layer, number, passed_on
-
-DATA = Path(__file__).with_name("data")
+from places import DATA
 
 
 def test_a_number_is_passed_on_as_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
