@@ -258,6 +258,7 @@ def test_reset_forgets_the_threshold_and_restores_tensors() -> None:
         unknown = SoftTopK(torch.tensor([1.0, 2.0]))
     unknown.to_empty(device="cpu").reset_parameters()
     assert unknown.k.device.type == "cpu"  # type: ignore[union-attr]
+    assert unknown.k.isnan().all()  # type: ignore[union-attr]
 
 
 def test_bad_numbers_are_an_error_on_meta_too() -> None:
@@ -349,3 +350,14 @@ def test_a_hard_layer_asks_for_no_threshold(monkeypatch: pytest.MonkeyPatch) -> 
     assert "return_threshold" not in passed_on(hard, monkeypatch)
     assert "return_threshold" not in passed_on(SoftTopK(3), monkeypatch)
     assert passed_on(SoftTopK(3, keep_threshold=True), monkeypatch)["return_threshold"] is True
+
+
+def test_values_that_never_were_are_not_what_lies_in_memory() -> None:
+    with torch.device("meta"):
+        layer = SoftTopK(torch.nn.Parameter(torch.tensor(2.0)))
+    layer.reset_parameters()
+    layer.to_empty(device="cpu").reset_parameters()
+    assert isinstance(layer.k, torch.nn.Parameter)
+    assert layer.k.isnan()
+    layer.load_state_dict(SoftTopK(torch.nn.Parameter(torch.tensor(3.0))).state_dict())
+    assert layer.k.item() == 3
