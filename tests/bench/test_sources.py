@@ -194,7 +194,7 @@ HARMLESS = {
     ("bench/methods.py", "bench/peers/protocol.py"),
     ("bench/parity.py", "reference.py"),
     # Which message of a failure is about memory.
-    ("apps/attack/memory.py", "bench/worker.py"),
+    ("apps/out_of_memory.py", "bench/worker.py"),
 }
 
 
