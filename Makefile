@@ -17,7 +17,7 @@ PYTHON ?= $(firstword $(foreach name,python3 python3.14 python3.13 python3.12 py
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo lint test test-slow test-gpu test-gpu-sanitizer hunt hunt-gpu hostile \
-  bench-cpu bench-gpu bench-all report clean
+  bench-cpu bench-gpu bench-all report dist clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,6 +28,7 @@ $(INSTALLED): $(BUILD_INPUTS)
 	@test -n "$(PYTHON)" || { echo "error: no Python >= 3.10 with venv and ensurepip on PATH;" \
 	  "install one (Debian: python3 python3-venv) or say make PYTHON=/path/to/python" >&2; exit 1; }
 	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+	@rm -rf src/fast_lapsum/cpu # where it was before
 	@rm -f src/fast_lapsum/backends/cpu/_lapsum.* # if it cannot be built, none is better than an old one
 	$(BIN)/python -m pip install --quiet --editable ".[dev]"
 	@$(BIN)/python -c 'from fast_lapsum.backends.cpu import loader; print("CPU calls take:", loader.status().description)'
@@ -106,6 +107,11 @@ bench-all: $(INSTALLED) ## the paper's tables and figures on this machine, into 
 
 report: $(INSTALLED) ## figures and a page from results/, into report/
 	$(BIN)/fast-lapsum report
+
+dist: $(INSTALLED) ## an sdist and wheels for a package index, in dist/, installed and tried
+	$(BIN)/python -m pip install --quiet --editable ".[dist]"
+	$(BIN)/python packaging/build_wheels.py dist
+	$(BIN)/python packaging/try_wheels.py dist
 
 clean: ## remove everything made here, the virtual environment included
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis fast-lapsum-demo.png \

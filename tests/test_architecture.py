@@ -12,6 +12,7 @@ import fast_lapsum
 from fast_lapsum.backends import common
 from fast_lapsum.backends.cpu import entry as cpu
 from fast_lapsum.backends.torch import entry as plain
+from fast_lapsum.backends.torch.forward import SOLVERS
 from fast_lapsum.backends.triton import loader
 
 PACKAGE = Path(fast_lapsum.__file__).parent
@@ -60,7 +61,7 @@ def _imports(path: Path) -> set[tuple[str, ...]]:
 
 
 FILES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py"))
-BACKENDS = [path for path in FILES if path.parts[0] == "backends" and len(path.parts) > 2]
+BACKENDS = [path for path in FILES if path.parts[0] == "backends"]
 
 
 def _layer(name: str) -> int | None:
@@ -73,6 +74,8 @@ def test_no_arrow_points_back(path: Path) -> None:
     layer = _layer(own[0])
     for target in _imports(PACKAGE / path):
         says = f"{path} imports {'.'.join(target)}"
+        if layer is not None and own[0] != "backends" and target[0] == "backends":
+            assert target[-1] in OPEN, f"{says}: a backend's entry is its door"
         if layer is not None:
             below = _layer(target[0])
             assert below is None or below >= layer, says
@@ -93,7 +96,7 @@ def test_no_backend_imports_another(path: Path) -> None:
 def test_nobody_reaches_into_a_kernel(path: Path) -> None:
     """But for the algorithms in plain torch, which are the paper's and are measured as such."""
     for target in _imports(PACKAGE / path):
-        if target[0] == "backends" and target[1] != "torch":
+        if target[0] == "backends" and target[1:2] != ("torch",):
             assert target[-1] in OPEN, f"{path} imports {'.'.join(target)}"
         assert target[0] not in ("_ops", "_selection_ops", "_autograd"), f"{path}: {target}"
 
@@ -120,6 +123,10 @@ def test_all_backends_have_one_signature(name: str) -> None:
         ]
         assert all(p.default is not p.empty for p in here if p.name in own)
         assert found.return_annotation == wanted.return_annotation
+
+
+def test_solvers_are_those_that_can_be_named() -> None:
+    assert tuple(SOLVERS) == common.SOLVERS
 
 
 def test_a_dtype_is_declared_once() -> None:

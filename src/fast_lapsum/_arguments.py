@@ -31,14 +31,15 @@ def check_dims(scores: Tensor, dim: Dim) -> int | tuple[int, ...]:
     return found if len(found) > 1 else found[0]
 
 
-def check_dim_kinds(dim: Dim) -> None:
-    """What of ``dim`` can be told without scores: whole numbers, each of them once."""
+def check_dim_kinds(dim: Dim) -> Dim:
+    """``dim`` with Python's numbers. What can be told without scores: they are whole, each once."""
     if dim is None:
-        return
+        return None
     several = isinstance(dim, (tuple, list))
     found = [_whole(one) for one in (dim if several else (dim,))]  # type: ignore[union-attr]
     if not found or len(set(found)) < len(found):
         raise ValueError(f"dim must name at least one dimension, and each once, got dim={dim}")
+    return tuple(found) if several else found[0]
 
 
 def check_scores(scores: Tensor, dim: int) -> int:

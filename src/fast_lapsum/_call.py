@@ -24,8 +24,7 @@ from ._arguments import (
 from ._derivatives import Settings, transforms_active
 from ._layout import Moved, move_dims
 from ._values import check_values, limit_budget
-from .backends.common import compute_dtype, row_dtype
-from .backends.torch.forward import SOLVERS
+from .backends.common import SOLVERS, compute_dtype, row_dtype
 
 Number = int | float
 SolverName = Literal["auto", "two_exponential", "bisect", "sort_scan", "noised_bracket"]

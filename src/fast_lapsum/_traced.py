@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 
-from ._arguments import Dim, check_number, check_whole_number
+from ._arguments import Dim, check_dim_kinds, check_number, check_whole_number
 from ._call import Number, prepare, sample, select
 from ._ops import NAMESPACE
 
@@ -72,7 +73,7 @@ def select_topk(
     validate: bool,
 ) -> tuple[Tensor, Tensor]:
     """Places and weights of the selected scores."""
-    if not isinstance(k, (int, float, Tensor)):
+    if is_dynamo_compiling() and not isinstance(k, (int, float, Tensor)) and hasattr(k, "shape"):
         raise TypeError(f"k must be a Python number in a graph, {_NUMPY}: say int(k)")
     count = check_whole_number(k, dim)
     given = (*_tensor_and_number("temperature", temperature), dim, largest, mask)
@@ -84,7 +85,8 @@ def _tensor_and_number(name: str, value: Any) -> tuple[Tensor | None, Number]:
         return value, 0
     if isinstance(value, (int, float)):
         return None, value
-    if torch.compiler.is_dynamo_compiling():  # which has numpy's numbers as tensors
+    # Numbers of numpy's are tensors there.
+    if is_dynamo_compiling() and hasattr(value, "shape") and value.shape == ():
         return torch.as_tensor(value), 0
     return None, check_number(name, value)
 
@@ -94,7 +96,11 @@ def _dims(dim: Dim) -> list[int] | None:
         return [dim]
     if dim is None or isinstance(dim, (tuple, list)):
         return dim  # type: ignore[return-value]
-    raise TypeError(f"dim must be a Python int, a tuple or None in a graph, {_NUMPY}: say int(dim)")
+    if is_dynamo_compiling():
+        raise TypeError(
+            f"dim must be a Python int, a tuple or None in a graph, {_NUMPY}: say int(dim)"
+        )
+    return [check_dim_kinds(dim)]  # type: ignore[list-item]
 
 
 def _call_soft_topk(

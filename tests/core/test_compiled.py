@@ -229,6 +229,29 @@ def test_numpy_numbers() -> None:
             torch.compile(function, fullgraph=True, backend="aot_eager")(scores)
 
 
+@pytest.mark.parametrize("bad", [[1.0, 2.0, 3.0], "2", None], ids=str)
+def test_what_is_no_number_is_named_in_a_graph_too(bad: Any) -> None:
+    with pytest.raises(Exception, match="k must be a number or a tensor"):
+        torch.compile(lambda x: soft_topk(x, bad), fullgraph=True, backend="aot_eager")(
+            normal(3, 8)
+        )
+
+
+def test_export_of_a_selection_whose_k_is_a_length() -> None:
+    class Module(torch.nn.Module):
+        def forward(self, scores: Tensor, other: Tensor) -> Tensor:
+            return select_topk(scores, other.shape[0], 0.5).weights
+
+    rows = torch.export.Dim("rows", min=1, max=7)
+    given = (normal(3, 8), torch.zeros(4))
+    exported = torch.export.export(Module(), given, dynamic_shapes=({}, {0: rows}), strict=False)
+    for count in (2, 5):
+        torch.testing.assert_close(
+            exported.module()(given[0], torch.zeros(count)),
+            select_topk(given[0], count, 0.5).weights,
+        )
+
+
 # validate=True in a graph
 
 

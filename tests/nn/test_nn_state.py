@@ -361,3 +361,14 @@ def test_values_that_never_were_are_not_what_lies_in_memory() -> None:
     assert layer.k.isnan()
     layer.load_state_dict(SoftTopK(torch.nn.Parameter(torch.tensor(3.0))).state_dict())
     assert layer.k.item() == 3
+
+
+def test_a_layer_that_was_pickled_before_it_could_validate() -> None:
+    layer = SoftTopK(2, 0.5)
+    state = layer.__getstate__()
+    del state["validate"]
+    old = SoftTopK.__new__(SoftTopK)
+    old.__setstate__(state)
+    scores = normal(3, 12)
+    torch.testing.assert_close(old(scores), layer(scores))
+    assert repr(old) == repr(layer)

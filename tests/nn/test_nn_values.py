@@ -54,7 +54,9 @@ def test_a_learned_value_takes_over_numbers_and_nothing_else(name: str) -> None:
     before = number(getattr(layer, name))
     with pytest.raises(TypeError, match=rf"{name} of a layer with learn_{name}=True .*Parameter"):
         setattr(layer, name, torch.nn.Parameter(torch.tensor(2.0)))
-    with pytest.raises(ValueError, match=rf"{name} must be a number or have the shape \(\).*2,\)"):
+    with pytest.raises(
+        ValueError, match=rf"{name} must be a number or broadcast to the shape \(\).*2,\)"
+    ):
         setattr(layer, name, torch.tensor([1.0, 2.0]))
     assert number(getattr(layer, name)) == before
     setattr(layer, name, torch.tensor(2.0))

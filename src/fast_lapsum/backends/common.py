@@ -25,6 +25,8 @@ from torch import Tensor
 
 #: What scores may be, and the number by which the C++ kernel knows it (enum in numbers.hpp).
 DTYPES = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3}
+#: Algorithms in plain torch that a call can name (backends/torch/forward.py has them).
+SOLVERS = ("two_exponential", "bisect", "sort_scan", "noised_bracket")
 #: What a call writes beside the threshold pairs, and the C++ kernel's number for it (call.hpp):
 #: the mask, that of exactly k ones, the mask's logarithm, or nothing.
 OUTPUTS = {"mask": 0, "hard": 1, "log": 2, "threshold": 3}

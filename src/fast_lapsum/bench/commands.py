@@ -197,7 +197,7 @@ def run_stale(
     """
     if folder is None:
         full, quick = options.results_folder(quick=False), options.results_folder(quick=True)
-        folder = quick if quick.is_dir() and not full.is_dir() else full
+        folder = quick if stale.find(quick) and not stale.find(full) else full
     found = stale.find(folder)
     if not found:
         _fail(f"{folder} has no results file: make some with fast-lapsum bench.")

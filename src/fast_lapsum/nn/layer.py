@@ -91,9 +91,8 @@ class SoftTopK(Keeping):
         keep_threshold: bool = False,
     ) -> None:
         super().__init__()
-        check_dim_kinds(dim)
         self.num_scores = _checked_length(num_scores)
-        self.dim = tuple(dim) if isinstance(dim, list) else dim
+        self.dim = check_dim_kinds(dim)
         self.largest, self.clamp, self.hard = largest, clamp, hard
         self.validate, self.keep_threshold = validate, keep_threshold
         self._last_threshold: Tensor | None = None
@@ -287,7 +286,7 @@ class SoftTopK(Keeping):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "_fixed_k" not in state:
-            super().__setstate__(state)
+            super().__setstate__({"validate": False, **state})
             return
         # A whole layer that fast-lapsum 0.1 pickled, with numbers that are no buffers.
         start = state["_fixed_k"], state["_fixed_temperature"]
@@ -315,9 +314,12 @@ class SoftTopK(Keeping):
 def _checked_length(num_scores: Any) -> int | None:
     if num_scores is None:
         return None
-    if isinstance(num_scores, (Tensor, str, bool)):
+    try:
+        number = float(num_scores) if not isinstance(num_scores, (Tensor, str, bool)) else None
+    except TypeError:
+        number = None
+    if number is None:
         raise TypeError(f"num_scores must be an int, got {type(num_scores).__name__}")
-    number = check_number("num_scores", num_scores)
     if number % 1 != 0 or number < 0:  # NaN and infinity are not
         raise ValueError(f"num_scores must be a whole number of scores, got num_scores={number}")
     return int(number)
@@ -330,11 +332,15 @@ def _check_fits(name: str, learned: str, value: float | Tensor, parameter: Param
             f"{name} of a layer with {learned}=True has its own parameter, which takes over the "
             f"values of a number or a tensor; got a Parameter: give it to SoftTopK({name}=...)"
         )
-    if isinstance(value, Tensor) and value.dim() and value.shape != parameter.shape:
+    if not isinstance(value, Tensor):
+        return
+    try:
+        value.expand(parameter.shape)
+    except RuntimeError:
         raise ValueError(
-            f"{name} must be a number or have the shape {tuple(parameter.shape)} of the parameter "
-            f"that is learned, got shape {tuple(value.shape)}"
-        )
+            f"{name} must be a number or broadcast to the shape {tuple(parameter.shape)} of the "
+            f"parameter that is learned, got shape {tuple(value.shape)}"
+        ) from None
 
 
 def _checked_temperature(temperature: float | Tensor) -> float | Tensor:

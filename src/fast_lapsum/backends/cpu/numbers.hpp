@@ -7,6 +7,15 @@
 #include <cstring>
 #include <limits>
 
+#if defined(__GLIBC__) && defined(__x86_64__)
+// The versions of these that every glibc has: a library that is built with a new one loads with all
+// from 2.17 on. They differ in how errors are told, which nobody here asks for.
+__asm__(".symver exp, exp@GLIBC_2.2.5");
+__asm__(".symver exp2, exp2@GLIBC_2.2.5");
+__asm__(".symver log, log@GLIBC_2.2.5");
+__asm__(".symver hypot, hypot@GLIBC_2.2.5");
+#endif
+
 #if defined(__GNUC__)
 #define LAPSUM_INLINE static inline __attribute__((always_inline))
 #define LAPSUM_MEMBER inline __attribute__((always_inline))

@@ -133,6 +133,7 @@ def _gather_rest(
     out,
     first,
     start,
+    last,
     total,
     next_place,
     low,
@@ -142,7 +143,7 @@ def _gather_rest(
     POINT: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
-    """The same of a block that the row ends in, score by score.
+    """The same of a block that ends before it is full, at ``last``, score by score.
 
     Threads keep their places there, or lists would go on where the row has ended. It is a loop, and
     not unrolled: every load and store of a kernel costs its compiler a look at all of the kernel.
@@ -150,8 +151,8 @@ def _gather_rest(
     LANES: tl.constexpr = source.LANES
     lane = tl.arange(0, LANES)[None, None, :, None]
     seen = _begin_sums(total, LANES, COMPUTE)
-    for i in range(source.REPEATS):
-        index = start + (i * LANES + lane)
+    for start_here in range(start, last, LANES):
+        index = start_here + lane
         inside = exist(index, source.call.n, 1)
         r = load_scores(
             source.call, source.outer, source.inner, index, inside, source.LARGEST, 1, COMPUTE
@@ -189,7 +190,7 @@ def _gather_chunk(
         )
     if whole < last:
         total, next_place = _gather_rest(
-            *(source, out, first, whole, total, next_place),
+            *(source, out, first, whole, last, total, next_place),
             *(low, high, point, inverse, POINT, COMPUTE),
         )
     found = tl.reduce(tl.reduce(tl.reduce(wide(total), 3, _added), 0, _added), 1, _added)

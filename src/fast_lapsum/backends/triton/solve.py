@@ -47,7 +47,7 @@ class Pair(NamedTuple):
     Of a soft row ``above`` is N> at the number ``at``, and ``tails`` is S<= + S> near there; where
     nothing is known of that there are no tails.
     ``is_spent``: +inf scores take all of the budget, and finite ones nothing.
-    ``log_share`` is the logarithm of the share in the hard limit.
+    ``log_share`` is the logarithm of the share in the hard limit, where log p is written.
     Of the scores in a band: whether the root is below it (-1), above it (1) or was not found (2).
     """
 
