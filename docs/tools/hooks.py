@@ -27,7 +27,7 @@ def _links(text: str) -> list[str]:
 
 
 def _in_site(source: Path, link: str) -> str | None:
-    """The place in the site of a file of the repository that is not in docs/, as a page names it."""
+    """Where in the repository a page's link leads; None where there is no such file."""
     target = Path(posixpath.normpath((source.parent / link).as_posix()))
     if not target.is_relative_to(ROOT) or not target.is_file():
         return None
