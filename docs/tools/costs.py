@@ -143,8 +143,9 @@ def _functions(device: str) -> str:
     whole = [case for case in cases if "threshold" in case["timings"]]
     lines = [line for case in cases for line in case["lines"]]
     text = (
-        f"{unit_name} at t = {results['temperature']:g}. `hard` is a straight-through mask with the "
-        f"soft threshold that\nits gradient needs. Of the command's limits {_share_met(lines)} hold."
+        f"{unit_name} at t = {results['temperature']:g}. `hard` is a straight-through mask with "
+        "the soft threshold that\nits gradient needs. "
+        f"Of the command's limits {_share_met(lines)} hold."
     )
     table = _table(whole, columns, unit)
     selecting = [case for case in cases if "select" in case["timings"]]
