@@ -17,7 +17,8 @@ HEAD = """\
 # What each call costs
 
 Every number here comes from a results file that a command wrote; each table names both. Times are
-medians. A softmax of the same scores, or `torch.topk`, was measured in the same run.
+medians; f + b is forward and backward. A softmax of the same scores, or `torch.topk`, was measured
+in the same run.
 """
 
 #: Columns of a table: the heading, and how a time is found in a case.
@@ -46,20 +47,28 @@ def _figures(value: float) -> str:
     return f"{value:,.0f}" if value >= 99.95 else f"{value:#.3g}"
 
 
-def _shape(case: dict[str, Any]) -> str:
-    """Rows x scores and k, as all tables have them."""
-    shape = " x ".join(f"{size:,}" for size in case["shape"])
+def _sizes(shape: list[int]) -> str:
+    """Rows x scores, on one line of a table."""
+    return _unbroken(" x ".join(f"{size:,}" for size in shape))
+
+
+def _unbroken(text: str) -> str:
+    return text.replace(" ", "\N{NO-BREAK SPACE}")
+
+
+def _scores(case: dict[str, Any]) -> str:
+    """The shape of the scores, and their dtype where it is not float32."""
     dtype = case.get("dtype") or ("bfloat16" if "bfloat16" in case["case"] else "float32")
-    k = f"{case['k']:,.10g}"
-    return f"{shape}{'' if dtype == 'float32' else ' ' + dtype}, k = {k}"
+    return _sizes(case["shape"]) + ("" if dtype == "float32" else f" {dtype}")
 
 
 def _table(cases: Iterable[dict[str, Any]], columns: Columns, unit: float) -> str:
-    lines = ["| scores | " + " | ".join(columns) + " |", "|---|" + "---:|" * len(columns)]
+    names = [_unbroken(name) if name.startswith("t =") else name for name in columns]
+    lines = ["| scores | k | " + " | ".join(names) + " |", "|---|---:|" + "---:|" * len(columns)]
     for case in cases:
         times = [find(case) for find in columns.values()]
         cells = ["" if time is None else _figures(time / unit) for time in times]
-        lines.append(f"| {_shape(case)} | " + " | ".join(cells) + " |")
+        lines.append(f"| {_scores(case)} | {case['k']:,.10g} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
@@ -87,7 +96,7 @@ def _cpu() -> str:
     columns: Columns = {
         "t = 1": _timing("soft_topk forward t=1"),
         "t = 0.01": _timing("soft_topk forward t=0.01"),
-        "forward + backward": _timing("soft_topk forward+backward t=1"),
+        "f + b, t = 1": _timing("soft_topk forward+backward t=1"),
         "softmax": _timing("torch.softmax forward"),
         "softmax f + b": _timing("torch.softmax forward+backward"),
         "topk": _timing("torch.topk"),
@@ -108,7 +117,7 @@ def _gpu() -> str:
         f"t = {t}": _timing(f"soft_topk forward t={t}") for t in ("1", "0.1", "0.01", "0.001")
     }
     columns |= {
-        "forward + backward, t = 0.1": _timing("soft_topk forward+backward t=0.1"),
+        "f + b, t = 0.1": _timing("soft_topk forward+backward t=0.1"),
         "softmax": _timing("torch.softmax"),
         "softmax f + b": _timing("torch.softmax forward+backward"),
         "topk": _timing("torch.topk"),
@@ -189,10 +198,11 @@ def _cliffs() -> str:
     lines.append("|---|---:|---:|---:|---|")
     for shape in results["shapes"]:
         worst = shape["slowest"][0]
-        sizes = " x ".join(f"{size:,}" for size in shape["shape"])
         kind = f"{worst['kind']}, t = {worst['temperature']:g}, k = {worst['k']:,.10g}"
         median = _figures(shape["median"] * 1e6)
-        lines.append(f"| {sizes} | {shape['calls']:,} | {median} | {worst['ratio']:.1f} | {kind} |")
+        ratio = f"{worst['ratio']:.1f}"
+        cells = (_sizes(shape["shape"]), f"{shape['calls']:,}", median, ratio, kind)
+        lines.append("| " + " | ".join(cells) + " |")
     return _section(
         "The slowest calls on a GPU",
         "The same shape with every kind of scores, temperature and budget that is tried, "
