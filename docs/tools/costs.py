@@ -149,7 +149,6 @@ def _functions(device: str) -> str:
         "threshold": _timing("threshold"),
         "sample": _timing("sample"),
         "topk": _timing("torch.topk"),
-        "softmax": _timing("torch.softmax"),
     }
     whole = [case for case in cases if "threshold" in case["timings"]]
     lines = [line for case in cases for line in case["lines"]]

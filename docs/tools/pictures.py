@@ -77,7 +77,7 @@ def budget() -> Any:
 
 def band() -> Any:
     """What is read of a long row: everything once, and the scores of the band again."""
-    count, t = 4000, 0.1
+    count, t = 200_000, 0.1
     k = count // 16
     scores = _scores(count)
     b = float(threshold(scores, k, t))
