@@ -43,10 +43,9 @@ lint: $(INSTALLED) ## ruff and mypy
 
 # Triton decides on import whether it interprets kernels, hence a process of its own, and another one
 # for compiling them. Where there is no Triton nothing is collected, which pytest reports by 5.
-INTERPRETED := tests/test_triton_interpreted.py tests/test_triton_scopes.py \
-  tests/test_triton_bands.py tests/test_triton_ranks.py tests/test_triton_boundaries.py \
-  tests/test_triton_outputs.py tests/test_triton_selection.py tests/test_triton_hunt.py
-COMPILED := tests/test_triton_compiles.py
+KERNEL_TESTS := tests/backends/triton
+INTERPRETED := $(filter-out %_compiles.py,$(wildcard $(KERNEL_TESTS)/test_triton_*.py))
+COMPILED := $(KERNEL_TESTS)/test_triton_compiles.py
 INTERPRET := TRITON_INTERPRET=1 $(BIN)/python -m pytest $(INTERPRETED)
 COMPILE := { $(BIN)/python -m pytest $(COMPILED) || test $$? -eq 5; }
 OTHERS := $(BIN)/python -m pytest $(COMPILED:%=--ignore=%)

@@ -98,6 +98,13 @@ def test_nobody_reaches_into_a_kernel(path: Path) -> None:
         assert target[0] not in ("_ops", "_selection_ops", "_autograd"), f"{path}: {target}"
 
 
+@pytest.mark.parametrize("path", [p for p in FILES if p.parts[0] == "apps"], ids=str)
+def test_no_application_imports_another(path: Path) -> None:
+    for target in _imports(PACKAGE / path):
+        is_other = target[0] == "apps" and PACKAGE.joinpath(*target[:2]).is_dir()
+        assert not is_other or target[1] == path.parts[1], f"{path} imports {'.'.join(target)}"
+
+
 @pytest.mark.parametrize("name", ENTRIES)
 def test_all_backends_have_one_signature(name: str) -> None:
     triton = loader.entry()

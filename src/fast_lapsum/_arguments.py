@@ -91,6 +91,15 @@ def check_number(name: str, value: object) -> float:
     raise TypeError(f"{name} must be a number or a tensor, got {type(value).__name__}")
 
 
+def check_flag(name: str, value: object) -> bool:
+    """True or False, of Python's or numpy's: other objects would count as True."""
+    if value is True or value is False:
+        return value
+    if type(value).__module__ == "numpy" and type(value).__name__ in ("bool", "bool_"):
+        return bool(value)
+    raise TypeError(f"{name} must be True or False, got {value!r}")
+
+
 def check_budget_number(k: float, count: int, hard: bool, clamp: bool = False) -> None:
     """0 <= k <= count, and k whole where the mask is hard; clamped it may be any k >= 0."""
     if clamp:
@@ -115,6 +124,8 @@ def check_whole_number(k: object, dim: object) -> int:
             "k must be one whole number, the same for all rows, because the result has k places "
             f"along dim, got a tensor of shape {tuple(k.shape)}"
         )
+    if isinstance(k, (bool, str)) or k is None:
+        raise TypeError(f"k must be a whole number of scores to select, got {k!r}")
     number = check_number("k", k)
     if isinstance(number, (int, torch.SymInt)):
         return number
@@ -139,7 +150,7 @@ def check_per_row(name: str, value: Tensor, scores: Tensor, rows_shape: torch.Si
     if value.is_complex():
         raise TypeError(f"{name} must be real, got {str(value.dtype).removeprefix('torch.')}")
     if value.device != scores.device:
-        if value.dim() > 0:
+        if value.dim() > 0 or value.is_meta:
             raise ValueError(
                 f"{name} must be on the device of scores ({scores.device}), got {value.device}"
             )

@@ -13,6 +13,7 @@ from ._arguments import (
     Dim,
     check_budget_number,
     check_dims,
+    check_flag,
     check_mask,
     check_number,
     check_per_row,
@@ -102,6 +103,10 @@ def prepare(
     clamp: bool = False,
 ) -> Call:
     """Check the arguments of a public function and bring its rows last."""
+    if largest is not True:
+        largest = check_flag("largest", largest)
+    if validate or clamp:
+        validate, clamp = check_flag("validate", validate), check_flag("clamp", clamp)
     dims = check_dims(scores, dim)
     if solver != "auto" and solver not in SOLVERS:
         names = ", ".join(repr(name) for name in ("auto", *SOLVERS))
@@ -162,7 +167,7 @@ def select(
     validate: bool,
 ) -> tuple[Tensor, Tensor]:
     """Places and weights of the selected scores."""
-    count = check_whole_number(k, dim)
+    count, is_sorted = check_whole_number(k, dim), check_flag("sorted", is_sorted)
     call = prepare(scores, count, temperature, dim, largest, mask, "hard", None, "auto", validate)
     settings = call.settings._replace(output="mask")
     indices, weights = _selection_autograd.select_topk(

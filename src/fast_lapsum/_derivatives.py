@@ -208,10 +208,13 @@ def threshold_offset(
     return ThresholdOffset.apply(*inputs, settings)  # type: ignore[no-any-return,no-untyped-call]
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _is_mapped() -> bool:
     """Whether the transform at work is ``vmap``."""
     return bool(peek_interpreter_stack().key() == TransformType.Vmap)
+
+
+# What torch.compiler.assume_constant_result does, which would load the whole compiler for it.
+_is_mapped._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def is_traced() -> bool:

@@ -25,9 +25,6 @@ from .backends.cpu import entry as cpu
 from .backends.torch import entry as plain
 from .backends.triton import loader
 
-#: Backends with kernels, the first that supports a tensor takes it; plain torch takes the rest.
-KERNELS: tuple[Any, ...] = tuple(x for x in (cpu, loader.entry()) if x is not None)
-
 NAMESPACE = "fast_lapsum"
 Dims = tuple[int | None, ...]
 
@@ -83,11 +80,18 @@ def operator(name: str, *numbers: object) -> Any:
 
 
 def backend_for(scores: Tensor, grad: Tensor | None = None) -> Any:
-    """The entries of the fastest backend for these tensors (see backends/common.py)."""
-    for backend in KERNELS:
-        if backend.supports(scores) and (grad is None or backend.supports(grad)):
-            return backend
-    return plain
+    """The entries of the fastest backend for these tensors (see backends/common.py).
+
+    Triton is loaded by the first call on a GPU: it would be most of what an import takes.
+    """
+    if scores.is_cuda:
+        backend = loader.entry()
+        if backend is None:
+            return plain
+    else:
+        backend = cpu
+    is_whole = backend.supports(scores) and (grad is None or backend.supports(grad))
+    return backend if is_whole else plain
 
 
 def soft_topk(

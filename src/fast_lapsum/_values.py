@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ._autograd import is_plain
 from ._ops import LOOKS_AT_NUMBERS, NAMESPACE
-from .backends.common import max_temperature, row_dtype
+from .backends.common import has_nan, max_temperature, row_dtype
 
 
 def check_values(
@@ -61,6 +61,8 @@ def _raise_for_values(
     clamp: bool,
 ) -> None:
     counts = valid_counts(scores, mask, largest)
+    # A row with a NaN is NaN, whatever its budget.
+    counts = counts.masked_fill(has_nan(scores, mask), scores.shape[-1])
     if clamp:
         _raise_first(~(k >= 0), "k", k, "be at least 0", None)
     else:

@@ -15,8 +15,8 @@ from rich.table import Table
 
 import fast_lapsum
 
-from .apps import commands as app_commands
 from .apps.attack import commands as attack_commands
+from .apps.coder import commands as coder_commands
 from .backends.cpu import loader
 from .bench import (
     commands,
@@ -132,9 +132,10 @@ def run_demo(
         )
     _print_demo(found, budget, temperature, chosen)
     if find_spec("matplotlib") is None:
-        remedy = "pip install matplotlib numpy"
+        remedy = "pip install 'fast-lapsum[bench]'"
         console.print(
-            f"[yellow]No picture: matplotlib is missing.[/] Get it with {remedy}", soft_wrap=True
+            f"[yellow]No picture: matplotlib is missing.[/] Get it with {escape(remedy)}",
+            soft_wrap=True,
         )
         return
     from .bench import plots
@@ -194,7 +195,7 @@ def bench_cpu(
 gpu_commands.register(bench_app)
 function_commands.register(bench_app)
 commands.register(bench_app)
-app_commands.register(app)
+coder_commands.register(app)
 attack_commands.register(app)
 app.command(name="report", epilog="Example: fast-lapsum report results --figures-only --out docs")(
     report

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from . import _traced
-from ._arguments import Dim, check_dims, check_number, check_per_row
+from ._arguments import Dim, check_dims, check_flag, check_number, check_per_row
 from ._call import Number, SolverName, prepare
 from ._derivatives import is_traced
 
@@ -73,7 +73,8 @@ def soft_topk(
 
     Args:
         scores: r, a float16, bfloat16, float32 or float64 tensor of any shape and strides. A score
-            of -inf is left out, a score of +inf is taken whole, a NaN makes its row NaN.
+            of -inf is left out, a score of +inf is taken whole (more of them than k share it), a
+            NaN makes its row NaN.
         k: the budget per row, 0 <= k <= n, whole or fractional: a number, or a tensor that
             broadcasts to the shape of ``scores`` without ``dim``. Tensors receive gradients.
         temperature: t >= 0, a number or a tensor like ``k``. Large is soft; 0 is the hard limit.
@@ -90,14 +91,14 @@ def soft_topk(
             through). Needs a whole k; the earliest of tied scores wins, in the order of ``dim``.
         return_threshold: also return b, detached, in the shape of ``scores`` without ``dim``. With
             ``hard=True`` it is the boundary of the hard mask: the best score that is left out, so
-            that ``scores > b`` is the mask up to ties at b; -inf where none is left out (+inf for
-            the smallest).
+            that ``scores > b`` is the mask up to ties at b, of the scores that take part; -inf
+            where none is left out (+inf for the smallest).
         warm_start: an earlier threshold. It changes the speed, and the result by rounding at most.
         solver: ``"auto"`` takes the fastest backend; a name takes that algorithm in plain torch.
         validate: look at the values of k and temperature and raise for a row that has no answer.
-            Without it such a row is NaN when k or temperature is a tensor, because looking would
-            make a GPU wait. Numbers are always checked against the shape. A compiled graph looks
-            when it runs. A NaN among the scores is no error: its row is NaN.
+            Without it such a row is NaN, because looking would make a GPU wait. Numbers are always
+            checked against the shape, and on a CPU, eagerly, against every row. A compiled graph
+            looks when it runs. A NaN among the scores is no error: its row is NaN.
 
     Returns:
         The mask, in the shape and dtype of ``scores`` (float32 under autocast), and the threshold
@@ -124,7 +125,7 @@ def soft_topk(
         >>> (batch[1] > b).float()
         tensor([1., 0., 1.])
     """
-    output = "hard" if hard else "mask"
+    output = "hard" if check_flag("hard", hard) else "mask"
     given = (scores, k, temperature, dim, largest, mask, output, warm_start, solver)
     if is_traced():
         found = _traced.soft_topk(*given, validate, clamp, return_threshold)

@@ -52,8 +52,8 @@ def select_topk(
 
     Returns:
         A named tuple of ``indices`` (int64) and ``weights`` (in the dtype of ``scores``, float32
-        under autocast), both in the shape of ``scores`` with k along ``dim``. A row with a NaN has
-        index -1 and weight NaN in all places.
+        under autocast), both in the shape of ``scores`` with k along ``dim``. A row with a NaN, or
+        whose temperature is none, has index -1 and weight NaN in all places.
 
     Example:
         >>> scores = torch.tensor([0.3, 2.0, -1.0, 1.0], requires_grad=True)

@@ -10,14 +10,26 @@ from __future__ import annotations
 import os
 import sys
 
+#: What the extra [cli] installs.
+_OF_COMMAND_LINE = ("typer", "rich")
 _CHOICES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 
 
 def main() -> None:
     """Run the command line."""
     wait_without_spinning()
-    from fast_lapsum.cli import app
-
+    try:
+        from fast_lapsum.cli import app
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in _OF_COMMAND_LINE:
+            raise
+        print(
+            f"error: the command line needs {missing}, which is not installed:"
+            " pip install 'fast-lapsum[cli]'",
+            file=sys.stderr,
+        )
+        raise SystemExit(2) from None
     app()
 
 

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-ROOT = Path(__file__).resolve().parents[2]
+from places import ROOT
+
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
 def _for_readme() -> dict[str, Any]:
-    return {"running": None, "is_token": torch.rand(32, 10_000) < 0.5}
+    return {"is_token": torch.rand(32, 10_000) < 0.5}
 
 
 def _for_coder() -> dict[str, Any]:
@@ -72,3 +73,15 @@ def test_blocks_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         # Line numbers are those of the page.
         lines_before = "\n" * (text[: block.start()].count("\n") + 1)
         exec(compile(lines_before + code, page, "exec"), names)
+
+
+def test_recipes_name_files_that_exist() -> None:
+    text = (ROOT / "docs" / "contributing.md").read_text(encoding="utf-8")
+    named = {
+        name
+        for name in re.findall(r"`([\w./]+\.(?:py|hpp|md|toml))`", text)
+        if "/" in name and "NAME" not in name
+    }
+    assert len(named) > 20
+    folders = [ROOT, ROOT / "src" / "fast_lapsum", ROOT / "src" / "fast_lapsum" / "backends"]
+    assert {name for name in named if not any((one / name).is_file() for one in folders)} == set()

@@ -16,7 +16,8 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from places import ROOT
+
 TOOLS = ("latex2mathml", "material", "mkdocs", "mkdocstrings_handlers")
 SEEN = ("index.html", "costs.html", "api/functions.html")
 

@@ -58,18 +58,25 @@ def per_row_values(values: Tensor | None, number: float, scores: Tensor) -> Tens
     return scores.new_full(scores.shape[:-1], number, dtype=row_dtype(scores))
 
 
+def has_nan(scores: Tensor, mask: Tensor | None) -> Tensor:
+    """Rows in which a NaN takes part."""
+    is_nan = scores.isnan()
+    return (is_nan if mask is None else is_nan & mask).any(-1)
+
+
 def check_budget_fits(scores: Tensor, mask: Tensor | None, largest: bool, k: float) -> None:
     """Raise where a budget given as a number is over the number of valid scores of some row."""
     valid = scores != (-math.inf if largest else math.inf)
     valid = valid if mask is None else valid & mask
-    counts = valid.sum(-1).masked_fill(scores.isnan().any(-1), scores.shape[-1])
+    counts = valid.sum(-1).masked_fill(has_nan(scores, mask), scores.shape[-1])
     if not counts.numel() or k <= (least := int(counts.min())):
         return
     where = tuple(int(i) for i in (counts == least).nonzero()[0])
     row = f" in row {where}" if where else ""
+    left_out = "-inf" if largest else "+inf"
     raise ValueError(
         f"k must be at most {least}, the number of scores that take part in a row (not masked out, "
-        f"not -inf), got k={k:g}{row}"
+        f"not {left_out}), got k={k:g}{row}; clamp=True takes such a row whole"
     )
 
 

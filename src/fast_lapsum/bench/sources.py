@@ -91,6 +91,7 @@ _ATTACK = (
         *("resizing", "rows"),
     ),
     "apps/attack/baselines/*.py",
+    "apps/out_of_memory.py",
 )
 
 #: Every kind of results file, by the command that writes it. What only prints, draws or reads
@@ -140,12 +141,12 @@ KINDS: dict[str, Needs] = {
     ),
     "gradcheck": Needs((*_SUITE, "bench/paper.py", "bench/experiments/gradcheck.py")),
     "dftopk": Needs((*_SUITE, *_CLOCK, *_METHODS, "bench/experiments/dftopk.py")),
-    "encode": Needs((*_CODER, *_in("apps/coder", "commands", "record"))),
+    "encode": Needs((*_CODER, *_in("apps/coder", "run", "record"))),
     "coder-report": Needs(
         (*_CODER, *_in("apps/coder", "codecs", "quality", "report", "untrained"))
     ),
     "coder-drawn": Needs((*_CODER, *_in("apps/coder", "codecs", "drawn", "drawn_report"))),
-    "coder-threads": Needs((*_CODER, *_in("apps/coder", "commands", "record"))),
+    "coder-threads": Needs((*_CODER, *_in("apps/coder", "run", "record"))),
     "coder-hostile": Needs((*_CODER, "apps/coder/limits.py")),  # files are made outside
     "attack": Needs((*_ATTACK, *_in("apps/attack", "picture_run", "profile"))),
     "attack-bench": Needs((*_ATTACK, *_in("apps/attack", "compare", "workers"))),
@@ -173,7 +174,8 @@ NO_FIGURE: Globs = (
     *_in("bench", "results", "sources", "stale", "tables"),
     *_in("bench/experiments", "__init__", "rendering"),
     "bench/report/*.py",
-    *_in("apps", "__init__", "coder_drawn", "coder_options", "coder_report", "commands"),
+    "apps/__init__.py",
+    *_in("apps/coder", "commands", "drawn_command", "options", "report_command"),
     *_in("apps/coder", "__init__", "drawn_text", "figure", "report_figures", "report_text"),
     "apps/coder/study.py",
     *_in("apps/attack", "__init__", "bench_run", "commands", "comparison_file", "figures"),

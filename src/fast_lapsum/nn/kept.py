@@ -148,7 +148,7 @@ class Keeping(torch.nn.Module):
                 messages.append(f"{prefix}{name}: {error}")
 
 
-def write(parameter: Parameter, value: float | Tensor) -> None:
+def write(parameter: Tensor, value: float | Tensor) -> None:
     """Put a value into a parameter; one number of the host without waiting for the device."""
     if isinstance(value, Tensor) and value.is_cpu and value.dim() == 0:
         value = value.item()

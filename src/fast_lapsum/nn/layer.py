@@ -33,7 +33,8 @@ class SoftTopK(Keeping):
     k (1 - k / num_scores), which grows with the number of scores: mirror descent, where steps are
     measured in logits and gradients in k. So one learning rate serves rows of 100 and of a million
     scores, with plain gradient descent and with Adam, and clipping by the norm of all gradients
-    leaves the rest of a model its share. For the plain derivative give k as a Parameter.
+    leaves the rest of a model its share. For the plain derivative give k as a Parameter. A
+    checkpoint has the logit: in a layer with another ``num_scores`` it is the same share of them.
 
     Parameters and buffers of the layer stay float32 and float64 under ``layer.half()`` and
     ``layer.bfloat16()``. A kept threshold is not part of the state dict, and is off in graphs
@@ -92,7 +93,8 @@ class SoftTopK(Keeping):
         super().__init__()
         check_dim_kinds(dim)
         self.num_scores = _checked_length(num_scores)
-        self.dim, self.largest, self.clamp, self.hard = dim, largest, clamp, hard
+        self.dim = tuple(dim) if isinstance(dim, list) else dim
+        self.largest, self.clamp, self.hard = largest, clamp, hard
         self.validate, self.keep_threshold = validate, keep_threshold
         self._last_threshold: Tensor | None = None
         self._last_scores: tuple[torch.Size, torch.device] | None = None
@@ -116,7 +118,11 @@ class SoftTopK(Keeping):
         )
 
     def reset_parameters(self) -> None:
-        """Back to the budget and the temperature that the layer was made with."""
+        """Back to the budget and the temperature that the layer was made with.
+
+        Tensors that were given on the meta device have no values to go back to: they become NaN,
+        until a checkpoint is loaded or they are set.
+        """
         for name, learned, start in zip(
             ("k", "temperature"),
             (self.budget_logit, self.log_temperature),
@@ -128,6 +134,8 @@ class SoftTopK(Keeping):
                 setattr(self, name, start)
             elif not start.is_meta:
                 setattr(self, name, start.to(kept.device, copy=True))
+            elif kept.is_floating_point():
+                write(kept, math.nan)
         self._last_threshold = None
 
     @property
@@ -307,7 +315,7 @@ class SoftTopK(Keeping):
 def _checked_length(num_scores: Any) -> int | None:
     if num_scores is None:
         return None
-    if isinstance(num_scores, (Tensor, str)):
+    if isinstance(num_scores, (Tensor, str, bool)):
         raise TypeError(f"num_scores must be an int, got {type(num_scores).__name__}")
     number = check_number("num_scores", num_scores)
     if number % 1 != 0 or number < 0:  # NaN and infinity are not

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import torch
 
+from .._arguments import check_number
 from .layer import SoftTopK
 
 ScheduleShape = Literal["exponential", "linear", "cosine"]
@@ -43,7 +44,10 @@ class TemperatureSchedule:
         end: float = 0.05,
         shape: ScheduleShape = "exponential",
     ) -> None:
-        self.layers = [layers] if isinstance(layers, torch.nn.Module) else list(layers)
+        is_one = isinstance(layers, torch.nn.Module) and not isinstance(layers, torch.nn.ModuleList)
+        self.layers: list[Any] = [layers] if is_one else list(layers)  # type: ignore[arg-type]
+        if not self.layers:
+            raise ValueError("layers must have at least one SoftTopK layer, got none")
         for layer in self.layers:
             if not isinstance(layer, SoftTopK):
                 raise TypeError(f"layers must be SoftTopK layers, got {type(layer).__name__}")
@@ -68,6 +72,8 @@ class TemperatureSchedule:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved position."""
+        if "step_count" not in state:
+            raise ValueError(f"state must have a step_count, got {sorted(state)}")
         self.step_count = int(state["step_count"])
         self._apply()
 
@@ -85,12 +91,15 @@ def annealed_temperature(
         >>> [round(annealed_temperature(step, 2, 1.0, 0.25), 3) for step in range(4)]
         [1.0, 0.5, 0.25, 0.25]
     """
+    for name, count in (("step", step), ("steps", steps)):
+        if check_number(name, count) % 1 != 0:
+            raise ValueError(f"{name} must be a whole number, got {name}={count}")
     if steps < 1:
         raise ValueError(f"steps must be at least 1, got steps={steps}")
     if step < 0:
         raise ValueError(f"step must be at least 0, got step={step}")
     for name, value in (("start", start), ("end", end)):
-        if not 0 < value < math.inf:
+        if not 0 < check_number(name, value) < math.inf:
             raise ValueError(f"{name} must be positive and finite, got {name}={value}")
     if shape not in ("exponential", "linear", "cosine"):
         raise ValueError(f"shape must be 'exponential', 'linear' or 'cosine', got shape={shape!r}")

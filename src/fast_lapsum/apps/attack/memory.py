@@ -9,8 +9,6 @@ from pathlib import Path
 
 import torch
 
-from fast_lapsum.bench.worker import says_out_of_memory
-
 _GIBIBYTE = 2**30
 
 
@@ -50,10 +48,3 @@ def _data_bytes() -> int:
         if line.startswith("VmData:"):
             return int(line.split()[1]) * 1024
     raise RuntimeError("/proc/self/status has no line VmData")
-
-
-def is_memory(error: Exception) -> bool:
-    """Whether memory was asked for and not given."""
-    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or (
-        isinstance(error, RuntimeError) and says_out_of_memory(str(error))
-    )

@@ -17,10 +17,10 @@ from fast_lapsum.bench import environment, sources
 from fast_lapsum.bench.display import LiveBar
 from fast_lapsum.bench.results import write_json
 
+from ..out_of_memory import is_memory
 from . import figures, pictures
 from .classifiers import Resize, load_classifier
 from .measures import pixel_changes
-from .memory import is_memory
 from .pictures import PictureError
 from .profile import Profile, StepClock, has_operator, profile
 from .protocol import Attack, Classifier, Limits, Result

@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..out_of_memory import is_memory
 from . import pictures
 from .hard_support import HardSupport, hard_support
 from .measures import measure, pixel_changes
-from .memory import is_memory, limited_memory
+from .memory import limited_memory
 from .methods import method
 from .pictures import PictureError
 from .protocol import Classifier, Limits, Result

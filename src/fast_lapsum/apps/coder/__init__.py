@@ -1,10 +1,16 @@
 """A differentiable sparse image coder: training, and the building blocks on their own."""
 
-from .blocks import address_bits, anneal, bounded, dither_quantise, step_size
-from .code import Band, Code, Place, layout
-from .dictionary import decode_picture
-from .settings import Fit, Profile, Progress, Settings
-from .train import fit
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .blocks import address_bits, anneal, bounded, dither_quantise, step_size
+    from .code import Band, Code, Place, layout
+    from .dictionary import decode_picture
+    from .settings import Fit, Profile, Progress, Settings
+    from .train import fit
 
 __all__ = [
     "Band",
@@ -23,3 +29,18 @@ __all__ = [
     "layout",
     "step_size",
 ]
+#: Loaded when asked for: the commands are here, too, and must start without the coder's packages.
+_FOUND_IN = {
+    "blocks": ("address_bits", "anneal", "bounded", "dither_quantise", "step_size"),
+    "code": ("Band", "Code", "Place", "layout"),
+    "dictionary": ("decode_picture",),
+    "settings": ("Fit", "Profile", "Progress", "Settings"),
+    "train": ("fit",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _FOUND_IN.items():
+        if name in names:
+            return getattr(import_module(f".{module}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,205 +1,273 @@
-"""What ``fast-lapsum encode``, ``decode`` and ``inspect`` do; options are in apps.commands."""
+"""The commands of the image coder and their options; what they need is imported when they run."""
 
 from __future__ import annotations
 
-import time
-from collections import defaultdict
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from types import FrameType, ModuleType
+from typing import Annotated, NoReturn
 
+import typer
 from rich.console import Console
-from rich.progress import BarColumn, TextColumn
-from rich.table import Table
+from rich.markup import escape
 
-from fast_lapsum.bench.display import LiveBar, duration
-from fast_lapsum.bench.results import finished_file
+from fast_lapsum.bench import options
 
-from . import container, figure, picture, record
-from .bitstream import CoderError
-from .code import layout
-from .colour import psnr
-from .dictionary import decode_picture
-from .encode import Encoded, encode, encode_to_quality
-from .settings import Profile, Settings
-from .settings import Progress as Step
+from . import options as coder_options
+from .drawn_command import coder_drawn
+from .report_command import coder_report
 
-DEFAULT_BITS_PER_PIXEL = 0.05
-LEAST_BYTES = 512
-"""Where no size is asked for, small pictures get this much."""
-_SECONDS_BETWEEN_LINES = 5.0
+console = Console()
+errors = Console(stderr=True)
 
+_NEEDED = ("constriction", "numpy", "PIL")
 
-class Target(NamedTuple):
-    """At most one of them; none takes 0.05 bits per pixel, and 512 bytes at least."""
-
-    bits_per_pixel: float | None = None
-    size: int | None = None  # bytes
-    quality: float | None = None  # dB
-
-    def limit(self, pixels: int) -> int:
-        """Bytes of the file."""
-        if self.size is not None:
-            return self.size
-        if self.bits_per_pixel is not None:
-            return int(self.bits_per_pixel * pixels / 8)
-        return max(LEAST_BYTES, int(DEFAULT_BITS_PER_PIXEL * pixels / 8))
+Source = Annotated[Path, typer.Argument(metavar="IN", exists=True, dir_okay=False, readable=True)]
+MaxPixels = Annotated[
+    int,
+    typer.Option(
+        help="Refuse larger pictures.", parser=options.whole(at_least=1), metavar="INTEGER"
+    ),
+]
+_MOST_PIXELS = 1 << 26
 
 
-def run_encode(
-    source: Path,
-    out: Path,
-    target: Target,
-    settings: Settings,
-    console: Console,
-    background: str | None = None,
-    figure_path: Path | None = None,
-    profile: bool = False,
-    max_pixels: int = container.MAX_PIXELS,
-    record_path: Path | None = None,
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command(epilog="Example: fast-lapsum encode photo.png -o photo.lap --bpp 0.05")(encode)
+    app.command(epilog="Example: fast-lapsum decode photo.lap -o photo.png")(decode)
+    app.command(epilog="Example: fast-lapsum inspect photo.lap")(inspect)
+    app.command("coder-study", epilog="Example: fast-lapsum coder-study photo.png --size 256")(
+        coder_study
+    )
+    app.command("coder-drawn", epilog="Example: fast-lapsum coder-drawn --out drawn.json")(
+        coder_drawn
+    )
+    app.command("coder-report", epilog="Example: fast-lapsum coder-report photos")(coder_report)
+
+
+def _decibels(text: str) -> float:
+    value = options.positive(text)
+    if value > 100:
+        raise typer.BadParameter(f"'{text}' is above 100 dB.")
+    return value
+
+
+def encode(
+    source: Source,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="The file to write; IN with .lap by default."),
+    ] = None,
+    bpp: Annotated[
+        float | None,
+        typer.Option(
+            help="At most so many bits per pixel, headers included; 0.05 (or 512 bytes, if that is"
+            " more) if nothing is asked for.",
+            parser=options.positive,
+            metavar="NUMBER",
+        ),
+    ] = None,
+    size: Annotated[
+        int | None,
+        typer.Option(
+            "--bytes",
+            help="At most so many bytes.",
+            parser=options.whole(at_least=1),
+            metavar="INTEGER",
+        ),
+    ] = None,
+    psnr: Annotated[
+        float | None,
+        typer.Option(
+            help="At least so many dB: trains several times.", parser=_decibels, metavar="NUMBER"
+        ),
+    ] = None,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="The paper's coder: block atoms in RGB.")
+    ] = False,
+    k: Annotated[
+        int | None,
+        typer.Option(
+            help="The number of atoms, or fewer if the budget in bits ends first; with --plain.",
+            parser=options.whole(at_least=1),
+            metavar="INTEGER",
+        ),
+    ] = None,
+    steps: coder_options.Steps = None,
+    seed: coder_options.Seed = 0,
+    device: options.Device = None,
+    background: Annotated[
+        str | None,
+        typer.Option(help="What a transparent picture is laid over: a colour's name or #rrggbb."),
+    ] = None,
+    figure: Annotated[
+        Path | None,
+        typer.Option(
+            help="Also draw each level's code above the running reconstruction (PNG).",
+            dir_okay=False,
+        ),
+    ] = None,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Print the operator's share of a training step.")
+    ] = False,
+    record: coder_options.Record = None,
+    max_pixels: MaxPixels = _MOST_PIXELS,
 ) -> None:
-    """Train, write, read the file back, and say what came out."""
-    if record_path is not None:
-        record.check_path(record_path, source, out)
-    begin = time.perf_counter()
-    original = picture.read(source, background, max_pixels)
-    pixels = original.shape[0] * original.shape[1]
-    with _Display(console, pixels) as display:
-        found: Encoded
-        if target.quality is None:
-            found = encode(original, settings, target.limit(pixels), display.step)
-        else:
-            found = encode_to_quality(original, settings, target.quality, display.step)
-    with finished_file(out) as unfinished:
-        unfinished.write_bytes(found.data)
-        code = container.from_bytes(unfinished.read_bytes(), str(out), max_pixels)
-        reached = psnr(original, decode_picture(code))
-    atoms = sum(len(band.values) for band in code.bands)
-    seconds = time.perf_counter() - begin
-    outcome = record.Outcome(original.shape, len(found.data), atoms, reached, seconds, found.fit)
-    _say(console, f"{out}: {_summary(outcome)}")
-    if profile:
-        _say(console, _profile_line(found.fit.profile))
-    if record_path is not None:
-        record.write(record_path, source, target._asdict(), settings, outcome)
-        _say(console, f"Record: {record_path}")
-    if figure_path is not None:
-        figure.draw(figure_path, code, original, outcome.bits_per_pixel)
-        _say(console, f"Figure: {figure_path}")
+    """Train a sparse code for a picture and write it to a file.
 
-
-def _summary(outcome: record.Outcome) -> str:
-    """Size, quality and time, and the rate in training and in the file."""
-    counted, taken = outcome.fit.counted, 8 * outcome.size
-    return (
-        f"{outcome.size:,} bytes, {outcome.bits_per_pixel:.4f} bpp, {outcome.psnr:.2f} dB,"
-        f" {outcome.atoms:,} atoms, {outcome.seconds:.1f} s\n"
-        f"rate: {counted:,.0f} bits by training's count, {taken:,} in the file"
-        f" ({taken / max(1.0, counted) - 1:+.1%})"
-    )
-
-
-def _profile_line(times: Profile) -> str:
-    """The operator's part of a step."""
-    if not times.steps:
-        return "profile: nothing to count, the first step pays for the warm-up and was the only one"
-    return (
-        f"profile: {times.steps} steps of {times.step_ms:.1f} ms, without the first, which pays for"
-        f" the warm-up; the operator takes {times.operator_ms:.1f} ms of each, {times.share:.1%}"
-    )
-
-
-def run_decode(source: Path, out: Path, console: Console, max_pixels: int) -> None:
-    """Turn a file back into a picture."""
-    begin = time.perf_counter()
-    found = decode_picture(container.from_bytes(_bytes(source), str(source), max_pixels))
-    picture.write(out, found)
-    height, width, planes = found.shape
-    kind = "grey" if planes == 1 else "RGB"
-    _say(console, f"{out}: {width} x {height}, {kind}, {time.perf_counter() - begin:.1f} s")
-
-
-def run_inspect(source: Path, console: Console, max_pixels: int) -> None:
-    """Show what a file holds: the header, the size by part, the levels."""
-    data = _bytes(source)
-    contents = container.take_apart(data, str(source), max_pixels, count=True)
-    code, pixels = contents.code, contents.code.height * contents.code.width
-    atoms = sum(len(band.values) for band in code.bands)
-    kind = "grey" if code.planes == 1 else "RGB"
-    _say(
-        console,
-        f"{source}: format {container.VERSION}, {code.width} x {code.height}, {kind}\n"
-        f"{len(data):,} bytes, {8 * len(data) / pixels:.4f} bpp, {atoms:,} atoms,"
-        f" {8 * len(data) / max(1, atoms):.2f} bits each\n"
-        f"dictionary {code.dictionary}, colours {code.colour}, entropy coding {contents.mode}",
-    )
-    console.print(_parts_table(contents, len(data)))
-    console.print(_levels_table(contents))
-
-
-def _parts_table(contents: container.Contents, total: int) -> Table:
-    parts: defaultdict[str, float] = defaultdict(float)
-    for (_, part), bits in contents.bits.items():
-        parts[part] += bits / 8
-    parts["header and checksum"] = contents.header_bytes
-    parts["rounding"] = total - sum(parts.values())
-    table = Table(title="Size by part", title_justify="left")
-    table.add_column("part")
-    for name in ("bytes", "share"):
-        table.add_column(name, justify="right")
-    for part, size in parts.items():
-        table.add_row(part, f"{size:,.1f}", f"{size / total:.1%}")
-    return table
-
-
-def _levels_table(contents: container.Contents) -> Table:
-    code = contents.code
-    places = layout(code.dictionary, code.colour, code.height, code.width, code.planes)
-    table = Table(title="Levels, coarse to fine", title_justify="left")
-    for name in ("level", "cells", "places", "atoms", "bits", "bits per atom"):
-        table.add_column(name, justify="right")
-    for level in sorted({place.level for place in places}):
-        bands = [index for index, place in enumerate(places) if place.level == level]
-        bits = sum(size for (band, _), size in contents.bits.items() if band in bands)
-        atoms = sum(len(code.bands[index].values) for index in bands)
-        table.add_row(
-            str(level),
-            f"{places[bands[0]].width} x {places[bands[0]].height}",
-            f"{sum(code.bands[index].mask.size for index in bands):,}",
-            f"{atoms:,}",
-            f"{bits:,.0f}",
-            f"{bits / atoms:.2f}" if atoms else "",
+    The file is read back and decoded before it appears: the PSNR printed is the file's own.
+    """
+    if sum(one is not None for one in (bpp, size, psnr)) > 1:
+        raise typer.BadParameter("give one of --bpp, --bytes and --psnr.", param_hint="--bpp")
+    if k is not None and not plain:
+        raise typer.BadParameter(
+            "is for --plain: the best version takes as many atoms as pay.", param_hint="--k"
         )
-    return table
+    coder = _coder()
+    from .settings import Settings
 
-
-class _Display(LiveBar):
-    """Progress of training: a bar on a terminal, a line every few seconds elsewhere."""
-
-    def __init__(self, console: Console, pixels: int) -> None:
-        columns = (TextColumn("step {task.completed}/{task.total}"), BarColumn(bar_width=20))
-        super().__init__(console, *columns, start="starting")
-        self._pixels = pixels
-        self._last = time.monotonic()
-
-    def step(self, step: Step) -> None:
-        """Show where training stands."""
-        now = time.monotonic()
-        text = (
-            f"{step.psnr:.2f} dB, {step.bits / self._pixels:.4f} bpp,"
-            f" {duration(step.seconds_left)} left"
+    target = coder.Target(bpp, size, psnr)
+    chosen = str(options.device(device))
+    # The budget in bits follows from the picture and the target.
+    settings = Settings(bits=1.0, atoms=k, plain=plain, seed=seed, device=chosen)
+    if steps is not None:
+        settings = replace(settings, steps=steps)
+    out = _out(source, out, ".lap")
+    if figure is not None:
+        _only_png(figure, "--figure")
+        _folder(figure, "--figure")
+    with _clean_end(out):
+        coder.run_encode(
+            source, out, target, settings, console, background, figure, profile, max_pixels, record
         )
-        self._bar.update(self._task, completed=step.step, total=step.steps, description=text)
-        if not self._console.is_terminal and now - self._last >= _SECONDS_BETWEEN_LINES:
-            self._last = now
-            _say(self._console, f"step {step.step}/{step.steps}: {text}")
 
 
-def _bytes(path: Path) -> bytes:
+def decode(
+    source: Source,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="The picture to write (PNG); IN with .png by default."),
+    ] = None,
+    max_pixels: MaxPixels = _MOST_PIXELS,
+) -> None:
+    """Turn a file of encode back into a picture, bit for bit the same everywhere."""
+    coder = _coder()
+    if out is None and source.with_suffix(".png").exists():
+        raise typer.BadParameter(
+            f"{source.with_suffix('.png')} is there already, maybe the original:"
+            " name the picture to write.",
+            param_hint="--out",
+        )
+    out = _out(source, out, ".png")
+    _only_png(out, "--out")
+    with _clean_end(out):
+        coder.run_decode(source, out, console, max_pixels)
+
+
+def inspect(source: Source, max_pixels: MaxPixels = _MOST_PIXELS) -> None:
+    """Show what a file of encode holds: header, size by part, atoms and bits by level."""
+    coder = _coder()
+    with _clean_end(None):
+        coder.run_inspect(source, console, max_pixels)
+
+
+def coder_study(
+    source: Source,
+    bpp: Annotated[
+        float, typer.Option(help="Bits per pixel.", parser=options.positive, metavar="NUMBER")
+    ] = 0.05,
+    size: Annotated[
+        int,
+        typer.Option(
+            help="Side of the top-left crop.", parser=options.whole(at_least=16), metavar="INTEGER"
+        ),
+    ] = 512,
+    steps: Annotated[
+        int,
+        typer.Option(
+            help="Steps of each training.", parser=options.whole(at_least=1), metavar="INTEGER"
+        ),
+    ] = 150,
+    seed: Annotated[
+        int,
+        typer.Option(
+            help="Seed of the dither.", parser=options.whole(at_least=0), metavar="INTEGER"
+        ),
+    ] = 0,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1.")] = None,
+) -> None:
+    """Measure the paper's remarks: a hard mask in training against hardening a soft one
+    afterwards, and an annealed temperature against a fixed one."""
+    _coder()
+    from . import study
+
+    chosen = str(options.device(device))
+    with _clean_end(None):
+        study.run(source, console, bpp=bpp, size=size, steps=steps, seed=seed, device=chosen)
+
+
+def _coder() -> ModuleType:
     try:
-        return path.read_bytes()
-    except OSError as error:
-        raise CoderError(f"{path}: cannot be read, {error.strerror or error}") from error
+        from . import run
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in _NEEDED:
+            raise
+        _fail(f"{error.name} is missing. Get it with: pip install 'fast-lapsum[apps]'")
+    return run
 
 
-def _say(console: Console, text: str) -> None:
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
+def _only_png(path: Path, option: str) -> None:
+    if path.suffix.lower() != ".png":
+        raise typer.BadParameter(f"'{path}' is written as PNG: end it in .png.", param_hint=option)
+
+
+def _out(source: Path, out: Path | None, suffix: str) -> Path:
+    """Where the result goes; never onto the source."""
+    found = source.with_suffix(suffix) if out is None else out
+    _folder(found, "--out")
+    if found.exists() and found.samefile(source):
+        raise typer.BadParameter(f"{found} is the file to be read.", param_hint="--out")
+    if found.is_dir():
+        raise typer.BadParameter(f"{found} is a folder.", param_hint="--out")
+    return found
+
+
+def _folder(path: Path, option: str) -> None:
+    if not path.parent.is_dir():
+        raise typer.BadParameter(f"the folder {path.parent} does not exist.", param_hint=option)
+
+
+@contextmanager
+def _clean_end(out: Path | None) -> Iterator[None]:
+    """Errors as one line; an interruption removes what is unfinished and says so."""
+    from ..out_of_memory import is_memory
+    from .bitstream import CoderError
+
+    def stop(number: int, frame: FrameType | None) -> NoReturn:
+        raise KeyboardInterrupt(number)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    except CoderError as error:
+        _fail(str(error))
+    except (MemoryError, RuntimeError) as error:
+        if not is_memory(error):
+            raise
+        _fail(coder_options.NO_MEMORY)
+    except KeyboardInterrupt as interrupt:
+        written = "" if out is None else f" {out} was not written."
+        errors.print(f"Stopped.{escape(written)}", highlight=False, soft_wrap=True)
+        terminated = interrupt.args == (signal.SIGTERM,)
+        raise typer.Exit(143 if terminated else 130) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _fail(message: str) -> NoReturn:
+    errors.print(f"[bold red]Error:[/] {escape(message)}", soft_wrap=True)
+    raise typer.Exit(1)

@@ -300,9 +300,7 @@ def gather(
         return found, _number(count), listed, crossings
     else:
         if is_again:
-            gather_chunks(
-                source, out, low, high, point, inverse, crossings, False, LISTED, COMPUTE
-            )
+            gather_chunks(source, out, low, high, point, inverse, crossings, False, LISTED, COMPUTE)
         collected = collect(team, crossings, GATHERED, source.CHUNK_LANES)
         above, below, higher, at_point, lowest, highest, number = of_chunks(
             collected, team, source.CHUNK_LANES, 1, "gathered"

@@ -46,7 +46,7 @@ def report(
         raise typer.Exit(1) from error
     if find_spec("matplotlib") is None:
         errors.print(
-            "[bold red]No report:[/] matplotlib is missing: pip install matplotlib numpy",
+            "[bold red]No report:[/] matplotlib is missing: pip install 'fast-lapsum\\[bench]'",
             soft_wrap=True,
         )
         raise typer.Exit(1)

@@ -30,8 +30,8 @@ def coder_drawn(
             f"'{out}' is written as JSON: end it in .json.", param_hint="--out"
         )
     try:
-        from .coder import drawn_report, drawn_text
-        from .coder.bitstream import CoderError
+        from . import drawn_report, drawn_text
+        from .bitstream import CoderError
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in _NEEDED:
             raise

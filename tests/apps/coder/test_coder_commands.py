@@ -19,7 +19,8 @@ from typer.testing import CliRunner
 
 import fast_lapsum.apps
 from coder_cases import random_code
-from fast_lapsum.apps.coder import commands, container, encode, study
+from fast_lapsum.apps.coder import container, encode, study
+from fast_lapsum.apps.coder import run as coder_run
 from fast_lapsum.apps.coder.bitstream import CoderError
 from fast_lapsum.apps.coder.colour import psnr
 from fast_lapsum.apps.coder.dictionary import decode_picture
@@ -86,7 +87,7 @@ def test_from_picture_to_file_and_back(photo, tmp_path, plain):
 
 def test_names_follow_the_source(photo, tmp_path):
     run("encode", photo, "--steps", 2, "--plain", "--device", "cpu")
-    assert (tmp_path / "photo.lap").stat().st_size <= commands.LEAST_BYTES
+    assert (tmp_path / "photo.lap").stat().st_size <= coder_run.LEAST_BYTES
     original = photo.read_bytes()
     assert "maybe the original" in run("decode", tmp_path / "photo.lap", code=2)
     assert photo.read_bytes() == original
@@ -133,11 +134,11 @@ def test_a_single_step_has_no_profile(photo):
 
 def recorded(photo, path, steps=3, target=None):
     settings = Settings(bits=1.0, plain=True, steps=steps, atoms=40)
-    target = target or commands.Target(size=600)
+    target = target or coder_run.Target(size=600)
     out = photo.with_suffix(".lap")
     with Path(os.devnull).open("w") as nowhere:
         console = Console(file=nowhere)
-        commands.run_encode(photo, out, target, settings, console, record_path=path)
+        coder_run.run_encode(photo, out, target, settings, console, record_path=path)
     return out
 
 
@@ -202,8 +203,8 @@ def test_a_record_that_cannot_be_written_is_refused_first(photo, tmp_path, name,
     (tmp_path / "folder.json").mkdir()
     settings, taken = Settings(bits=1.0, plain=True), tmp_path / "photo.json"
     with pytest.raises(CoderError, match=message):
-        commands.run_encode(
-            photo, taken, commands.Target(), settings, Console(), record_path=tmp_path / name
+        coder_run.run_encode(
+            photo, taken, coder_run.Target(), settings, Console(), record_path=tmp_path / name
         )
     assert names(tmp_path) == ["folder.json", "photo.png"]
 
@@ -288,8 +289,8 @@ def test_commands_without_memory(photo, tmp_path, monkeypatch, error, command):
     def greedy(*arguments, **options):
         raise error
 
-    monkeypatch.setattr(commands, "encode", greedy)
-    monkeypatch.setattr(commands.container, "take_apart", greedy)
+    monkeypatch.setattr(coder_run, "encode", greedy)
+    monkeypatch.setattr(coder_run.container, "take_apart", greedy)
     monkeypatch.setattr(study, "run", greedy)
     assert "more memory is needed" in run(command, photo, code=1)
     assert names(tmp_path) == ["photo.png"]
@@ -299,7 +300,7 @@ def test_other_errors_are_not_taken_for_memory(photo, monkeypatch):
     def broken(*arguments):
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(commands, "encode", broken)
+    monkeypatch.setattr(coder_run, "encode", broken)
     result = runner.invoke(app, ["encode", str(photo)])
     assert isinstance(result.exception, RuntimeError)
 
@@ -320,7 +321,7 @@ def test_an_interruption_leaves_nothing_unfinished(
         os.kill(os.getpid(), number)
         return real(*arguments)
 
-    monkeypatch.setattr(commands.container, "from_bytes", interrupted)
+    monkeypatch.setattr(coder_run.container, "from_bytes", interrupted)
     before = signal.getsignal(signal.SIGTERM)
     said = run("encode", photo, "-o", lap, "--plain", "--steps", 1, "--device", "cpu", code=code)
     assert "Stopped." in said

@@ -17,6 +17,7 @@ from fast_lapsum import (
     lapsum,
     log_soft_topk,
     sample_topk,
+    select_topk,
     soft_topk,
     threshold,
 )
@@ -68,6 +69,12 @@ BAD: list[tuple[str, Any, type[Exception], tuple[str, ...]]] = [
     ("k", torch.ones(3), ValueError, ("(2,)", "(3,)", "broadcast")),
     ("k", torch.ones(2, 1), ValueError, ("(2,)", "(2, 1)", "broadcast")),
     ("k", torch.ones(2, device="meta"), ValueError, ("device of scores", "cpu", "meta")),
+    ("k", torch.ones((), device="meta"), ValueError, ("device of scores", "cpu", "meta")),
+    ("largest", None, TypeError, ("True or False", "None")),
+    ("largest", "no", TypeError, ("True or False", "'no'")),
+    ("largest", 1, TypeError, ("True or False", "1")),
+    ("clamp", "x", TypeError, ("True or False", "'x'")),
+    ("validate", "x", TypeError, ("True or False", "'x'")),
     (
         "temperature",
         -0.5,
@@ -220,3 +227,31 @@ def test_a_temperature_whose_threshold_float32_cannot_hold_is_an_error(backend: 
     assert soft_topk(R, 2, too_hot, solver=backend).isnan().all()
     with pytest.raises(ValueError, match=r"temperature must .*1e\+37"):
         soft_topk(R, 2, too_hot, solver=backend, validate=True)
+
+
+def test_flags_of_other_kinds() -> None:
+    with pytest.raises(TypeError, match="hard must be True or False, got 'no'"):
+        soft_topk(R, 2, hard="no")  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="sorted must be True or False, got 'x'"):
+        select_topk(R, 2, sorted="x")  # type: ignore[arg-type]
+    for flag in (True, False):
+        assert torch.equal(
+            soft_topk(R, 2, largest=np.bool_(flag)),  # type: ignore[call-overload]
+            soft_topk(R, 2, largest=flag),
+        )
+
+
+@pytest.mark.parametrize("largest", [True, False])
+def test_a_short_row_is_told_what_takes_it_whole(largest: bool) -> None:
+    scores = R.clone()
+    scores[1, :2] = -inf if largest else inf
+    left_out = "-inf" if largest else r"\+inf"
+    with pytest.raises(ValueError, match=rf"at most 2.*not {left_out}.*row \(1,\); clamp=True"):
+        soft_topk(scores, 3, largest=largest)
+
+
+def test_a_row_with_a_nan_is_no_error() -> None:
+    scores = torch.tensor([[nan, -inf, -inf], [1.0, 2.0, 3.0]])
+    p = soft_topk(scores, torch.tensor([2.0, 2.0]), validate=True)
+    assert p[0].isnan().all()
+    assert not p[1].isnan().any()

@@ -7,7 +7,6 @@ import math
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -18,6 +17,7 @@ from fast_lapsum.backends.cpu import entry, inspection, kernel
 from fast_lapsum.bench.experiment import Settings, Unavailable
 from fast_lapsum.bench.experiments import distributions, robustness, samplers
 from fast_lapsum.bench.experiments.selection import SanityError
+from places import TESTS
 
 SETTINGS = Settings("cpu", True, 3, 10**6, 20.0, 2.0, 0)
 DISTRIBUTIONS = distributions.DISTRIBUTIONS
@@ -201,7 +201,7 @@ def test_the_gpu_sampler_is_the_forwards() -> None:
     pytest.importorskip("triton", reason="Triton is not installed")
     done = subprocess.run(
         [sys.executable, "-c", INTERPRETED],
-        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(Path(__file__).parent)},
+        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(TESTS)},
         capture_output=True,
         text=True,
     )

@@ -6,7 +6,6 @@ import hashlib
 import json
 import math
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +18,7 @@ from fast_lapsum.apps.coder.colour import psnr
 from fast_lapsum.apps.coder.dictionary import decode_picture
 from fast_lapsum.apps.coder.settings import Settings
 from fast_lapsum.cli import app
+from places import ROOT
 
 
 def coded(picture: np.ndarray, limit: int, plain: bool = False, steps: int | None = None):
@@ -192,7 +192,7 @@ def test_rows_below_the_simplest_code_are_found():
     )
 
 
-RESULTS = Path(__file__).parents[1] / "results" / "coder" / "drawn.json"
+RESULTS = ROOT / "results" / "coder" / "drawn.json"
 
 
 @pytest.mark.skipif(not RESULTS.exists(), reason="the committed results are not here")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 import pickle
-from pathlib import Path
 
 import pytest
 import torch
@@ -17,8 +16,7 @@ from fast_lapsum import soft_topk
 from fast_lapsum.nn import SoftTopK, TemperatureSchedule, kept
 from fast_lapsum.nn import layer as layer_module
 from layer_cases import learned_layer, number, passed_on
-
-DATA = Path(__file__).with_name("data")
+from places import DATA
 
 
 def test_a_number_is_passed_on_as_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,6 +258,7 @@ def test_reset_forgets_the_threshold_and_restores_tensors() -> None:
         unknown = SoftTopK(torch.tensor([1.0, 2.0]))
     unknown.to_empty(device="cpu").reset_parameters()
     assert unknown.k.device.type == "cpu"  # type: ignore[union-attr]
+    assert unknown.k.isnan().all()  # type: ignore[union-attr]
 
 
 def test_bad_numbers_are_an_error_on_meta_too() -> None:
@@ -351,3 +350,14 @@ def test_a_hard_layer_asks_for_no_threshold(monkeypatch: pytest.MonkeyPatch) -> 
     assert "return_threshold" not in passed_on(hard, monkeypatch)
     assert "return_threshold" not in passed_on(SoftTopK(3), monkeypatch)
     assert passed_on(SoftTopK(3, keep_threshold=True), monkeypatch)["return_threshold"] is True
+
+
+def test_values_that_never_were_are_not_what_lies_in_memory() -> None:
+    with torch.device("meta"):
+        layer = SoftTopK(torch.nn.Parameter(torch.tensor(2.0)))
+    layer.reset_parameters()
+    layer.to_empty(device="cpu").reset_parameters()
+    assert isinstance(layer.k, torch.nn.Parameter)
+    assert layer.k.isnan()
+    layer.load_state_dict(SoftTopK(torch.nn.Parameter(torch.tensor(3.0))).state_dict())
+    assert layer.k.item() == 3

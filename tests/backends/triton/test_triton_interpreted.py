@@ -1,7 +1,7 @@
 """The GPU kernels against reference.py, without a GPU: Triton's interpreter runs them on the CPU.
 
 Triton decides when it is imported whether to interpret, so that this file wants a process of its
-own: ``TRITON_INTERPRET=1 pytest tests/test_triton_*.py``, which ``make test`` runs.
+own: ``TRITON_INTERPRET=1 pytest tests/backends/triton/test_triton_*.py``, which ``make test`` runs.
 """
 
 from __future__ import annotations

@@ -342,6 +342,7 @@ def test_the_schedule_resumes() -> None:
         ({"step": 0, "steps": 5, "end": math.inf}, "end must be positive.*end=inf"),
         ({"step": 0, "steps": 5, "shape": "step"}, "shape must be .*shape='step'"),
         ({"step": 5, "steps": 5, "shape": "step"}, "shape must be .*shape='step'"),
+        ({"step": 0, "steps": 2.5}, "steps must be a whole number, got steps=2.5"),
     ],
 )
 def test_bad_schedules_are_named(arguments: dict[str, object], says: str) -> None:
@@ -351,3 +352,24 @@ def test_bad_schedules_are_named(arguments: dict[str, object], says: str) -> Non
     if "step must" not in says:
         with pytest.raises(ValueError, match=says):
             TemperatureSchedule(SoftTopK(2), **arguments)  # type: ignore[arg-type]
+
+
+def test_what_is_no_schedule_is_named() -> None:
+    with pytest.raises(TypeError, match=r"steps must be a number.*str"):
+        TemperatureSchedule(SoftTopK(2), "x")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"start must be a number.*str"):
+        TemperatureSchedule(SoftTopK(2), 3, start="x")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="layers must have at least one"):
+        TemperatureSchedule([], 3)
+    with pytest.raises(ValueError, match="state must have a step_count, got"):
+        TemperatureSchedule(SoftTopK(2), 3).load_state_dict({})
+    layers = torch.nn.ModuleList([SoftTopK(2), SoftTopK(3)])
+    TemperatureSchedule(layers, 3, start=0.5)  # type: ignore[arg-type]
+    assert [layer.temperature for layer in layers] == [0.5, 0.5]
+
+
+def test_a_layer_keeps_its_own_dimensions() -> None:
+    dims = [0, 1]
+    layer = SoftTopK(2, dim=dims)
+    dims[0] = 5
+    assert layer(torch.randn(2, 3)).sum().item() == pytest.approx(2)

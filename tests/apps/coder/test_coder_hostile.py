@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from fast_lapsum.apps.coder.bitstream import CoderError, most_symbols
 from fast_lapsum.apps.coder.code import MAX_LEVELS
 from fast_lapsum.apps.coder.dictionary import decode_picture
 from hostile import forge, measure
+from places import ROOT
 
 measured = pytest.mark.skipif(not measure.STATUS.exists(), reason="this system has no /proc")
 ROW, COLUMN, SQUARE = (1, 1 << 20), (1 << 20, 1), (1024, 1024)
@@ -129,7 +129,7 @@ def test_the_size_of_parts_does_not_matter(monkeypatch):
 
 
 def test_the_docs_name_the_limits():
-    text = (Path(__file__).parents[1] / "docs" / "coder.md").read_text()
+    text = (ROOT / "docs" / "coder.md").read_text()
     words = re.sub(r"\s+", " ", text)
     assert f"{limits.BYTES_PER_PIXEL} bytes a pixel" in words
     assert "three times the file" in words

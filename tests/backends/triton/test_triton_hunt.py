@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from pathlib import Path
 
 import pytest
 import torch
@@ -17,12 +16,11 @@ from hunting import wrong_rows
 from hunting.check import judge, solve
 from hunting.rows import CALLS, KINDS, Batch, Draw, Spec, make
 from interpreting import poison
+from places import DATA
 
 __all__ = ["poison"]  # a fixture
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 inf = math.inf
-
-DATA = Path(__file__).parent / "data"
 
 
 def assert_right(batch: Batch, name: str) -> None:

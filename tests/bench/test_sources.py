@@ -18,9 +18,10 @@ from fast_lapsum.bench import compare, records, sources, stale
 from fast_lapsum.bench.experiments import EXPERIMENTS, NAMES
 from fast_lapsum.bench.report.load import load
 from fast_lapsum.bench.sources import CURRENT, KINDS, NO_FIGURE, OPERATOR, PACKAGE, STALE, UNKNOWN
+from places import ROOT
 
 DEVICES = ("cpu", "cuda")
-RESULTS = Path(__file__).parents[1] / "results"
+RESULTS = ROOT / "results"
 committed = pytest.mark.skipif(not RESULTS.is_dir(), reason="no results in this copy")
 
 
@@ -193,7 +194,7 @@ HARMLESS = {
     ("bench/methods.py", "bench/peers/protocol.py"),
     ("bench/parity.py", "reference.py"),
     # Which message of a failure is about memory.
-    ("apps/attack/memory.py", "bench/worker.py"),
+    ("apps/out_of_memory.py", "bench/worker.py"),
 }
 
 

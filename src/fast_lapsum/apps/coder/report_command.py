@@ -13,7 +13,7 @@ from rich.markup import escape
 
 from fast_lapsum.bench import options
 
-from . import coder_options
+from . import options as coder_options
 
 _NEEDED = ("constriction", "matplotlib", "numpy", "PIL")
 _RATE = 0.05
@@ -66,9 +66,9 @@ def coder_report(
     console, errors = Console(), Console(stderr=True)
     chosen = str(options.device(device))
     try:
-        from .coder import report, report_figures, report_text
-        from .coder.bitstream import CoderError
-        from .coder.picture import read
+        from . import report, report_figures, report_text
+        from .bitstream import CoderError
+        from .picture import read
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in _NEEDED:
             raise
@@ -77,7 +77,7 @@ def coder_report(
         )
     from fast_lapsum.bench.results import finished_file
 
-    from .attack.memory import is_memory
+    from ..out_of_memory import is_memory
 
     def stop(number: int, frame: FrameType | None) -> NoReturn:
         raise KeyboardInterrupt(number)

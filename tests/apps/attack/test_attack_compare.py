@@ -22,9 +22,10 @@ from fast_lapsum.apps.attack import (
 )
 from fast_lapsum.apps.attack.baselines import sigma_zero
 from fast_lapsum.apps.attack.comparison_file import CompareError, read
-from fast_lapsum.apps.attack.memory import is_memory, limited_memory
+from fast_lapsum.apps.attack.memory import limited_memory
 from fast_lapsum.apps.attack.protocol import Classifier
 from fast_lapsum.apps.attack.rows import Entry
+from fast_lapsum.apps.out_of_memory import is_memory
 from fast_lapsum.bench import sources
 
 

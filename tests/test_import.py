@@ -1,0 +1,48 @@
+"""``import fast_lapsum`` is light: nothing but itself and the standard library, and at once."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+LOOK = """
+import sys, time, torch
+before = set(sys.modules)
+start = time.process_time()
+import fast_lapsum
+took = time.process_time() - start
+import json
+known = sys.stdlib_module_names | {"fast_lapsum"}
+others = [name for name in set(sys.modules) - before if name.split(".")[0] not in known]
+print(json.dumps([took, sorted(others)]))
+"""
+#: Beside what ``import torch`` takes.
+MOST_SECONDS = 0.06
+
+
+def _look() -> tuple[float, list[str]]:
+    done = subprocess.run([sys.executable, "-c", LOOK], capture_output=True, check=True, text=True)
+    took, others = json.loads(done.stdout)
+    return took, others
+
+
+def test_import_loads_nothing_else_and_takes_no_time() -> None:
+    looks = [_look() for _ in range(3)]
+    assert all(others == [] for _, others in looks)
+    assert min(took for took, _ in looks) < MOST_SECONDS
+
+
+@pytest.mark.parametrize("missing", ["typer", "rich"])
+def test_the_command_without_its_packages_says_what_to_install(missing: str) -> None:
+    code = (
+        f"import sys; sys.modules[{missing!r}] = None; from fast_lapsum_command import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code, "info"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"error: the command line needs {missing}, which is not installed:"
+        " pip install 'fast-lapsum[cli]'\n"
+    )
