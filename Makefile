@@ -17,7 +17,7 @@ PYTHON ?= $(firstword $(foreach name,python3 python3.14 python3.13 python3.12 py
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo lint test test-slow test-gpu test-gpu-sanitizer hunt hunt-gpu hostile \
-  bench-cpu bench-gpu bench-all report dist clean
+  bench-cpu bench-gpu bench-all report docs costs pictures dist clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -107,6 +107,15 @@ bench-all: $(INSTALLED) ## the paper's tables and figures on this machine, into 
 
 report: $(INSTALLED) ## figures and a page from results/, into report/
 	$(BIN)/fast-lapsum report
+
+docs: $(INSTALLED) ## the site, into build/site; open build/site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+costs: $(INSTALLED) ## docs/costs.md, from results/
+	$(BIN)/python docs/tools/costs.py
+
+pictures: $(INSTALLED) ## the drawings of docs/how-it-works.md, into docs/figures
+	$(BIN)/python docs/tools/pictures.py
 
 dist: $(INSTALLED) ## an sdist and wheels for a package index, in dist/, installed and tried
 	$(BIN)/python -m pip install --quiet --editable ".[dist]"
