@@ -23,7 +23,7 @@ import math
 import torch
 from torch import Tensor
 
-#: What scores may be, and the number by which the C++ kernel knows it (enum in numbers.hpp).
+#: What scores may be, and the number by which the C++ kernel knows it (enum Dtype of rows.hpp).
 DTYPES = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3}
 #: Algorithms in plain torch that a call can name (backends/torch/forward.py has them).
 SOLVERS = ("two_exponential", "bisect", "sort_scan", "noised_bracket")
