@@ -87,6 +87,7 @@ def backend_for(scores: Tensor, grad: Tensor | None = None) -> Any:
     if scores.is_cuda:
         backend = loader.entry()
         if backend is None:
+            loader.hint_at_triton()
             return plain
     else:
         backend = cpu

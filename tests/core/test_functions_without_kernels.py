@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from cases import FULL_DTYPES, normal
 from fast_lapsum import (
+    _ops,
     hard_topk_mask,
     log_soft_topk,
     sample_topk,
@@ -19,6 +21,8 @@ from fast_lapsum import (
     threshold,
 )
 from fast_lapsum.backends.cpu import entry
+from fast_lapsum.backends.torch import entry as plain
+from fast_lapsum.backends.triton import loader
 
 
 def _all(scores: Tensor, k: Any, t: Any, **more: Any) -> list[Tensor]:
@@ -59,3 +63,21 @@ def test_everything_is_what_the_kernel_says(
         found = _all(scores, *call[:2], largest=largest, **call[2])
         for one, two in zip(found, wanted, strict=True):
             torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("version", [None, "3.1.0"])
+def test_a_gpu_without_its_kernels_is_told_of_once(
+    version: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_gpu: Any = SimpleNamespace(is_cuda=True)
+    monkeypatch.setattr(loader, "find_spec", lambda name: version and object())
+    monkeypatch.setattr(loader, "_version", lambda: version)
+    for cached in (loader.entry, loader.hint_at_triton):
+        cached.cache_clear()
+    says = "Triton is not installed" if version is None else "Triton 3.1.0 is older than 3.4"
+    with pytest.warns(UserWarning, match=f"{says}.*many times slower"):
+        assert _ops.backend_for(on_gpu) is plain
+    assert _ops.backend_for(on_gpu) is plain  # and not again: warnings are errors here
+    monkeypatch.undo()
+    for cached in (loader.entry, loader.hint_at_triton):
+        cached.cache_clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -16,6 +17,17 @@ OLDEST = (3, 4)
 def entry() -> Any:
     """The module ``entry``, or None where Triton is missing or too old."""
     return import_module(".entry", __package__) if _is_new_enough() else None
+
+
+@functools.cache
+def hint_at_triton() -> None:
+    """Say once that calls on a GPU run many times slower than they could, and what is missing."""
+    oldest = ".".join(map(str, OLDEST))
+    warnings.warn(
+        f"GPU calls run in {description()}. The kernels need Triton {oldest} or newer, which comes"
+        " with torch for CUDA; until then calls are many times slower.",
+        stacklevel=2,
+    )
 
 
 def description() -> str:
