@@ -48,7 +48,7 @@ KERNEL_TESTS := tests/backends/triton
 INTERPRETED := $(filter-out %_compiles.py,$(wildcard $(KERNEL_TESTS)/test_triton_*.py))
 COMPILED := $(KERNEL_TESTS)/test_triton_compiles.py
 INTERPRET := TRITON_INTERPRET=1 $(BIN)/python -m pytest $(INTERPRETED)
-COMPILE := { $(BIN)/python -m pytest $(COMPILED) || test $$? -eq 5; }
+COMPILE := { $(BIN)/python -m pytest -n 2 --dist worksteal $(COMPILED) || test $$? -eq 5; }
 OTHERS := $(BIN)/python -m pytest $(COMPILED:%=--ignore=%)
 
 # Kernels are interpreted on one core; the other tests run beside them, and then kernels are
@@ -63,7 +63,7 @@ test: lint ## lint, doctests and every test not marked slow
 test-slow: lint ## lint, doctests and every test
 	$(OTHERS) -m ""
 	{ $(INTERPRET); } || test $$? -eq 5
-	$(BIN)/python -m pytest -m "" $(COMPILED) || test $$? -eq 5
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "" $(COMPILED) || test $$? -eq 5
 
 # On a machine with a GPU, which has its own torch: no virtual environment, nothing is installed.
 GPU_PYTHON = $(or $(PYTHON),python3)
