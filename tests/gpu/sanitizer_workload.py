@@ -23,7 +23,8 @@ def _forward(
     """Threshold pairs of a call whose mask has the right sums."""
     rows, n = scores.shape
     k = torch.linspace(n // 16, n // 3, rows, device="cuda", dtype=torch.float64).floor()
-    given = (k, 0.0, None, t, mask, None, True, "hard" if hard else "mask", torch.float32)
+    out = scores.dtype if scores.dtype == torch.float64 else torch.float32
+    given = (k, 0.0, None, t, mask, None, True, "hard" if hard else "mask", out)
     p, pairs = launch.forward(scores, *given, plan=plan)
     torch.testing.assert_close(p.sum(-1, dtype=torch.float64), k, rtol=1e-5, atol=0)
     return pairs
