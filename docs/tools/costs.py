@@ -1,8 +1,13 @@
-"""Writes docs/costs.md from results/: `make costs`. No number on that page is written by hand."""
+"""Writes docs/costs.md, and the marked parts of other pages, from results/: `make costs`.
+
+A marked part lies between two comments, ``<!-- costs: NAME -->`` and ``<!-- costs: end -->``. No
+number on that page or in those parts is written by hand.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -10,6 +15,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "costs.md"
 RESULTS = ROOT / "results"
+MARKED = ("README.md", "docs/notes/gpu-kernels.md", "docs/notes/wrong-rows.md")
+_PART = re.compile(r"(<!-- costs: (?!end)([\w-]+) -->\n).*?(<!-- costs: end -->)", re.DOTALL)
 
 HEAD = """\
 <!-- Made by docs/tools/costs.py from results/: `make costs` writes it anew. -->
@@ -84,7 +91,8 @@ def _where(results: dict[str, Any]) -> str:
 
 def _section(title: str, text: str, file: str, command: str, table: str) -> str:
     results = _load(file)
-    source = f"From `results/{file}`, written by `{command}`:\n{_where(results)}."
+    day = results["created"][:10]
+    source = f"From `results/{file}`, written by `{command}` on {day}:\n{_where(results)}."
     return f"## {title}\n\n{text}\n\n{source}\n\n{table}\n"
 
 
@@ -104,7 +112,8 @@ def _cpu() -> str:
     }
     return _section(
         "The mask on a CPU",
-        "Milliseconds. Short rows pay for Python, long ones for reading the scores twice.",
+        "Milliseconds. Short rows pay for Python, long ones for reading the scores twice. torch runs "
+        "the\nsoftmax of a single row on one thread; the kernel takes all of them.",
         "cpu.json",
         "fast-lapsum bench cpu",
         _table(_load("cpu.json")["cases"], columns, 1e-3),
@@ -131,6 +140,35 @@ def _gpu() -> str:
         f"and\n{_share_met(lines)} hold. An empty cell was not measured.",
         "gpu-users.json",
         "fast-lapsum bench gpu --only users",
+        tables,
+    )
+
+
+def _gpu_parts() -> str:
+    results = _load("gpu.json")
+    columns: Columns = {
+        "t = 1": _timing("soft_topk forward t=1"),
+        "t = 0.01": _timing("soft_topk forward t=0.01"),
+        "backward": _timing("soft_topk backward t=1"),
+        "copy": lambda case: case["floors"][case["forward_floor"]],
+        "softmax": _timing("torch.softmax"),
+        "topk": _timing("torch.topk"),
+        "sort": _timing("torch.sort"),
+    }
+    wall: Columns = {
+        "forward": lambda case: case["eager"]["soft_topk forward t=1"]["p50"],
+        "f + b": lambda case: case["eager"]["soft_topk forward+backward t=1"]["p50"],
+    }
+    tables = _table(results["cases"], columns, 1e-6)
+    tables += "\n\nThe same calls from Python, one after the other, in wall time:\n\n"
+    tables += _table([case for case in results["cases"] if case["eager"]], wall, 1e-6)
+    return _section(
+        "Parts of the mask on a GPU",
+        "Microseconds of the device, in a CUDA graph, k = n / 16. A copy moves the bytes that the "
+        "forward\npass has to read and write. A day before that of the other tables means kernels "
+        "before the present\nones.",
+        "gpu.json",
+        "fast-lapsum bench gpu",
         tables,
     )
 
@@ -214,12 +252,117 @@ def _cliffs() -> str:
     )
 
 
+#: Users' shapes that the README's table has, of those that the command measures.
+README_SHAPES = {
+    *((65_536, 8), (16_384, 64), (4096, 16_384), (4096, 65_536), (512, 1_000_000)),
+    *((1_000_000,), (10_000_000,), (100_000_000,)),
+}
+
+
+def _readme_cpu() -> str:
+    results = _load("cpu.json")
+    columns: Columns = {
+        "t = 1": _timing("soft_topk forward t=1"),
+        "t = 0.01": _timing("soft_topk forward t=0.01"),
+        "softmax": _timing("torch.softmax forward"),
+        "f + b, t = 1": _timing("soft_topk forward+backward t=1"),
+        "softmax f + b": _timing("torch.softmax forward+backward"),
+        "topk": _timing("torch.topk"),
+    }
+    table = _table(results["cases"], columns, 1e-3)
+    return f"Milliseconds on a CPU ({_where(results)}):\n\n{table}\n"
+
+
+def _readme_gpu() -> str:
+    results = _load("gpu-users.json")
+    cases: dict[tuple[int, ...], dict[str, Any]] = {}
+    for case in results["users"]:
+        if (shape := tuple(case["shape"])) in README_SHAPES:
+            cases.setdefault(shape, case)
+    columns: Columns = {
+        "t = 1": _timing("soft_topk forward t=1"),
+        "t = 0.1": _timing("soft_topk forward t=0.1"),
+        "softmax": _timing("torch.softmax"),
+        "f + b, t = 0.1": _timing("soft_topk forward+backward t=0.1"),
+        "softmax f + b": _timing("torch.softmax forward+backward"),
+        "topk": _timing("torch.topk"),
+    }
+    table = _table(cases.values(), columns, 1e-6)
+    return f"Microseconds of the device on a GPU ({_where(results)}):\n\n{table}\n"
+
+
+def _missed(cases: Iterable[dict[str, Any]], name: Callable[[dict[str, Any]], str]) -> str:
+    """Limits that do not hold, the worst first, and how many do."""
+    found = [(case, line) for case in cases for line in case["lines"]]
+    missed = [(case, line) for case, line in found if not line["met"]]
+    missed.sort(key=lambda pair: pair[1]["limit"] / pair[1]["measured"])
+    lines = ["| scores | k | call | measured | limit | over |", "|---|---:|---|---:|---:|---:|"]
+    for case, line in missed:
+        times = " | ".join(_figures(line[at] * 1e6) for at in ("measured", "limit"))
+        over = f"{line['measured'] / line['limit'] - 1:.0%}"
+        k = f"{case['k']:,.10g}"
+        lines.append(f"| {_scores(case)} | {k} | {name(line)} | {times} | {over} |")
+    held = _share_met([line for _, line in found])
+    return f"{held} limits hold.\n\n" + ("\n".join(lines) + "\n" if missed else "")
+
+
+def _missed_by_mask() -> str:
+    return _missed(
+        _load("gpu-users.json")["users"],
+        lambda line: f"{line['part'].replace('+', ' + ')}, t = {line['temperature']:g}",
+    )
+
+
+def _missed_by_functions() -> str:
+    return _missed(
+        _load("cuda/functions.json")["cases"],
+        lambda line: f"{line['call'].replace('+', ' + ')}, at most {line['at_most']}",
+    )
+
+
+def _hunts() -> str:
+    """What was looked at, and how many rows were wrong."""
+    lines = ["| file | rows | longer rows | p by p | wrong | ended |", "|---|---:|---:|---:|---:|---|"]
+    for path in sorted((RESULTS / "hunt").glob("*.json")):
+        found = _load(f"hunt/{path.name}")
+        names = ("rows_on_chip", "longer_rows", "compared_with_reference", "wrong")
+        cells = [f"{found[name]:,}" for name in names]
+        cells.append("by itself" if found["complete"] else "by a time limit")
+        lines.append(f"| `{path.name}` | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+PARTS = {
+    "readme-cpu": _readme_cpu,
+    "readme-gpu": _readme_gpu,
+    "gpu-users-misses": _missed_by_mask,
+    "functions-misses": _missed_by_functions,
+    "hunts": _hunts,
+}
+
+
 def page() -> str:
     """The page, as the results files have it."""
-    parts = [HEAD, _cpu(), _gpu(), _functions("CPU"), _functions("GPU")]
-    parts += [_compiled("CPU"), _compiled("GPU"), _cliffs()]
+    parts = [HEAD, _cpu(), _gpu(), _gpu_parts(), _functions("CPU")]
+    parts += [_functions("GPU"), _compiled("CPU"), _compiled("GPU"), _cliffs()]
     return "\n".join(parts)
 
 
+def written() -> dict[Path, str]:
+    """All files that have numbers from results/, as they should be."""
+    pages = {PAGE: page()}
+    for name in MARKED:
+        path = ROOT / name
+        text, count = _PART.subn(
+            lambda part: f"{part[1]}\n{PARTS[part[2]]()}\n{part[3]}",
+            path.read_text(encoding="utf-8"),
+        )
+        if not count:
+            raise SystemExit(f"error: {name} has no part between <!-- costs: NAME --> and end")
+        pages[path] = text
+    return pages
+
+
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    for path, text in written().items():
+        path.write_text(text, encoding="utf-8")

@@ -14,10 +14,6 @@ from places import ROOT
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
-def _for_readme() -> dict[str, Any]:
-    return {"is_token": torch.rand(32, 10_000) < 0.5}
-
-
 def _for_coder() -> dict[str, Any]:
     """A picture in the folder of the test, and few steps of training."""
     pytest.importorskip("constriction", reason="the image coder needs constriction")
@@ -39,10 +35,11 @@ def _for_attack() -> dict[str, Any]:
 
 
 #: What the blocks of a page find there: the names that its reader would have.
-PRELUDES = {"README.md": _for_readme, "docs/coder.md": _for_coder, "docs/attack.md": _for_attack}
+PRELUDES = {"docs/coder.md": _for_coder, "docs/attack.md": _for_attack}
 #: Shortened for the tests: what runs is the same, on less.
 SHORTENED = {
     "docs/coder.md": {"Settings(bits=1.0)": "Settings(bits=1.0, steps=2)"},
+    "docs/compiling.md": {"@torch.compile": '@torch.compile(backend="aot_eager")'},
     "docs/attack.md": {"resize=256": "resize=32", "calls=300": "calls=3"},
 }
 
