@@ -29,7 +29,7 @@ def _anchors(page: Path) -> set[str]:
 
 
 def test_every_link_has_an_address() -> None:
-    assert USED == set(DEFINED)
+    assert set(DEFINED) == USED
 
 
 def test_links_lead_to_files_of_this_repository() -> None:
