@@ -105,8 +105,8 @@ def _gpu_parts() -> str:
     return _section(
         "Parts of the mask on a GPU",
         "Microseconds of the device, in a CUDA graph, k = n / 16. A copy moves the bytes that the "
-        "forward\npass has to read and write. A day before that of the other tables means kernels "
-        "before the present\nones.",
+        "forward\npass has to read and write. With a day before that of the table above, these are "
+        "of earlier\nkernels.",
         "gpu.json",
         "fast-lapsum bench gpu",
         tables,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,7 @@ def scores_of(case: dict[str, Any]) -> str:
 
 def case_table(cases: Iterable[dict[str, Any]], columns: Columns, unit: float) -> str:
     """A line for each case; a time that was not measured is an empty cell."""
-    names = [unbroken(name) if name.startswith("t =") else name for name in columns]
+    names = [re.sub(r"t = \S+", lambda found: unbroken(found[0]), name) for name in columns]
     lines = ["| scores | k | " + " | ".join(names) + " |", "|---|---:|" + "---:|" * len(columns)]
     for case in cases:
         times = [find(case) for find in columns.values()]
