@@ -22,8 +22,10 @@ from result_tables import (
     timing,
 )
 
+from fast_lapsum.bench.peers import PEERS
+
 ROOT = RESULTS.parent
-PAGES = ("README.md", "docs/notes/gpu-kernels.md", "docs/notes/wrong-rows.md")
+PAGES = ("README.md", "docs/benchmarks.md", "docs/notes/gpu-kernels.md", "docs/notes/wrong-rows.md")
 _PART = re.compile(r"(<!-- costs: (?!end)([\w-]+) -->\n).*?(<!-- costs: end -->)", re.DOTALL)
 
 #: Users' shapes that the README's table has, of those that the command measures.
@@ -109,12 +111,32 @@ def _hunts() -> str:
     return "\n".join(lines) + "\n"
 
 
+def _nearest(device: str) -> str:
+    """Forward and backward, and the fastest other method whose budget is exact."""
+    times: dict[int, dict[str, float]] = {}
+    for row in load(f"{device}/operators.json")["rows"]:
+        if row["status"] == "ok" and row["key"]["pass"] == "forward+backward":
+            found = row["values"]["seconds"]["p50"]
+            times.setdefault(row["key"]["n"], {})[row["key"]["method"]] = found
+    lines = ["| scores | fast-lapsum, ms | nearest with an exact budget | its time |"]
+    lines.append("|---:|---:|---|---:|")
+    for n, methods in sorted(times.items()):
+        ours = methods.pop("fast-lapsum")
+        exact = {name: time for name, time in methods.items() if PEERS[name].exact_budget}
+        nearest = min(exact, key=exact.__getitem__)
+        ratio = f"{exact[nearest] / ours:.2g} times"
+        lines.append(f"| {n:,} | {figures(ours * 1e3)} | {nearest} | {ratio} |")
+    return "\n".join(lines) + "\n"
+
+
 PARTS = {
     "readme-cpu": _readme_cpu,
     "readme-gpu": _readme_gpu,
     "gpu-users-misses": _missed_by_mask,
     "functions-misses": _missed_by_functions,
     "hunts": _hunts,
+    "nearest-cpu": lambda: _nearest("cpu"),
+    "nearest-cuda": lambda: _nearest("cuda"),
 }
 
 
