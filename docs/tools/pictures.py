@@ -133,8 +133,8 @@ def band() -> Any:
     b = float(threshold(scores, k, t))
     # A sample of n^(2/3) scores tells the share above b to 4 standard deviations.
     size, share = round(count ** (2 / 3)), k / count
-    give = 4 * math.sqrt(share * (1 - share) / size)
-    high, low = (float(scores.quantile(1 - share + sign * give)) for sign in (1, -1))
+    half_width = 4 * math.sqrt(share * (1 - share) / size)
+    high, low = (float(scores.quantile(1 - share + sign * half_width)) for sign in (1, -1))
     figure, axes = plt.subplots(figsize=(7.2, 2.7))
     bins = torch.linspace(-3.6, 3.6, 121)
     middle = (bins[1:] + bins[:-1]) / 2
