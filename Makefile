@@ -4,6 +4,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+DEMO_INSTALLED := $(VENV)/.installed-for-demo
 BUILD_INPUTS := pyproject.toml constraints.txt CMakeLists.txt $(wildcard src/fast_lapsum/backends/cpu/*.?pp)
 
 # Constrains the isolated build environment too (newer pip reads the second name for that).
@@ -16,6 +17,7 @@ PYTHON ?= $(firstword $(foreach name,python3 python3.14 python3.13 python3.12 py
   $(shell $(name) -c 'import sys, venv, ensurepip; print("$(name)" * (sys.version_info >= (3, 10)))' 2>/dev/null)))
 
 .DEFAULT_GOAL := help
+.NOTPARALLEL: # targets share one virtual environment
 .PHONY: help install demo lint test test-slow test-gpu test-gpu-sanitizer hunt hunt-gpu hostile \
   bench-cpu bench-gpu bench-all report docs costs pictures dist clean
 
@@ -24,17 +26,28 @@ help: ## this list
 
 install: $(INSTALLED) ## the virtual environment, with this checkout installed in place
 
-$(INSTALLED): $(BUILD_INPUTS)
+# $(call set_up,EXTRA): until it has ended neither stamp is there, so that no target takes half of it.
+define set_up
 	@test -n "$(PYTHON)" || { echo "error: no Python >= 3.10 with venv and ensurepip on PATH;" \
 	  "install one (Debian: python3 python3-venv) or say make PYTHON=/path/to/python" >&2; exit 1; }
 	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+	@rm -f $(INSTALLED) $(DEMO_INSTALLED)
 	@rm -rf src/fast_lapsum/cpu # where it was before
 	@rm -f src/fast_lapsum/backends/cpu/_lapsum.* # if it cannot be built, none is better than an old one
-	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	$(BIN)/python -m pip install --quiet --editable ".[$(1)]"
 	@$(BIN)/python -c 'from fast_lapsum.backends.cpu import loader; print("CPU calls take:", loader.status().description)'
+endef
+
+$(INSTALLED): $(BUILD_INPUTS)
+	$(call set_up,dev)
+	@touch $(DEMO_INSTALLED) $@
+
+$(DEMO_INSTALLED): $(BUILD_INPUTS)
+	$(call set_up,bench)
 	@touch $@
 
-demo: $(INSTALLED) ## an exact soft top-k over a million scores, timed, with a picture
+# The demo needs few packages. Where all of them were installed, all are kept up to date.
+demo: $(or $(wildcard $(INSTALLED)),$(DEMO_INSTALLED)) ## an exact soft top-k over a million scores, timed, with a picture
 	$(BIN)/fast-lapsum demo
 
 lint: $(INSTALLED) ## ruff and mypy
@@ -111,10 +124,10 @@ report: $(INSTALLED) ## figures and a page from results/, into report/
 docs: $(INSTALLED) ## the site, into build/site; open build/site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
-costs: $(INSTALLED) ## docs/costs.md, from results/
+costs: $(INSTALLED) ## docs/costs.md, and the tables of the README and the notes, from results/
 	$(BIN)/python docs/tools/costs.py
 
-pictures: $(INSTALLED) ## the drawings of docs/how-it-works.md, into docs/figures
+pictures: $(INSTALLED) ## the pictures of the README and of docs/how-it-works.md, into docs/figures
 	$(BIN)/python docs/tools/pictures.py
 
 dist: $(INSTALLED) ## an sdist and wheels for a package index, in dist/, installed and tried

@@ -1,7 +1,8 @@
-"""The pictures of docs/how-it-works.md and of the first page: `make pictures`."""
+"""The pictures of the README, the first page and docs/how-it-works.md: `make pictures`."""
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ from torch import Tensor
 
 from fast_lapsum import soft_topk, threshold
 
-FIGURES = Path(__file__).resolve().parents[1] / "figures"
+ROOT = Path(__file__).resolve().parents[2]
+FIGURES = ROOT / "docs" / "figures"
 BLUE, ORANGE, GREEN, GREY = "#3f51b5", "#e07b00", "#2e8b57", "#888888"
 STYLE = {
     "axes.spines.right": False,
@@ -45,16 +47,64 @@ def mask() -> Any:
     left.axvline(0, color=GREY, linewidth=0.8, linestyle=":")
     left.set(xlabel="u = (r - b) / t", ylabel="σ(u)", title="the Laplace CDF")
 
+    _draw_masks(right)
+    right.set(title="one row of 24, k = 8")
+    return figure
+
+
+def _draw_masks(axes: Any, *, with_sums: bool = False) -> None:
     scores = _scores(24).sort(descending=True).values
     places = torch.arange(1, 25)
     for t, color, marker in ((1.0, BLUE, "o"), (0.3, ORANGE, "s"), (0.03, GREEN, "^")):
         p = soft_topk(scores, 8, t)
-        right.plot(
-            places, p, color=color, marker=marker, markersize=4, linewidth=1, label=f"t = {t:g}"
+        label = f"t = {t:g}" + (f", sum = {float(p.sum()):.6f}" if with_sums else "")
+        axes.plot(places, p, color=color, marker=marker, markersize=4, linewidth=1, label=label)
+    axes.axvline(8.5, color=GREY, linewidth=0.8, linestyle=":")
+    axes.set(xlabel="scores, largest first", ylabel="p")
+    axes.legend(frameon=False)
+
+
+#: Methods that have a colour and a name in the README's picture; the others are grey.
+NAMED = {
+    "fast-lapsum": "#d95f02",
+    "Official LapSum (vectorised)": "#1b9e77",
+    "SOFT top-k (Sinkhorn)": "#c76aa6",
+    "DFTopK": "#1f78b4",
+    "SoftSort": "#b8860b",
+}
+
+
+def readme() -> Any:
+    """What it does, and what that takes: masks of one row, and all methods' times on a GPU."""
+    results = json.loads((ROOT / "results/cuda/operators.json").read_text(encoding="utf-8"))
+    times: dict[str, dict[int, float]] = {}
+    for row in results["rows"]:
+        if row["status"] == "ok" and row["key"]["pass"] == "forward+backward":
+            seconds = row["values"]["seconds"]["p50"]
+            times.setdefault(row["key"]["method"], {})[row["key"]["n"]] = seconds
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9.6, 3.4), width_ratios=(1, 1.2))
+    _draw_masks(left, with_sums=True)
+    left.set(title="a budget of 8, at any temperature", ylim=(-0.05, 1.4), yticks=(0, 0.5, 1))
+    # The named ones come last, over the others.
+    for method in sorted(times, key=lambda name: (name in NAMED, name == "fast-lapsum")):
+        found = times[method]
+        is_ours = method == "fast-lapsum"
+        right.loglog(
+            list(found),
+            [1e3 * seconds for seconds in found.values()],
+            color=NAMED.get(method, "#cccccc"),
+            linewidth=3 if is_ours else 1.4,
+            label=method if method in NAMED else None,
         )
-    right.axvline(8.5, color=GREY, linewidth=0.8, linestyle=":")
-    right.set(xlabel="scores, largest first", ylabel="p", title="one row of 24, k = 8")
-    right.legend(frameon=False)
+    right.plot([], [], color="#cccccc", label=f"{len(times) - len(NAMED)} others")
+    right.set(xlabel="number of scores", ylabel="milliseconds")
+    right.set(title=f"forward and backward, eager, {results['environment']['gpus'][0]}")
+    lines, names = right.get_legend_handles_labels()
+    order = sorted(range(len(names)), key=lambda at: names[at] != "fast-lapsum")
+    right.legend(
+        [lines[at] for at in order], [names[at] for at in order],
+        frameon=False, loc="center left", bbox_to_anchor=(1, 0.5),
+    )  # fmt: skip
     return figure
 
 
@@ -83,8 +133,8 @@ def band() -> Any:
     b = float(threshold(scores, k, t))
     # A sample of n^(2/3) scores tells the share above b to 4 standard deviations.
     size, share = round(count ** (2 / 3)), k / count
-    give = 4 * math.sqrt(share * (1 - share) / size)
-    high, low = (float(scores.quantile(1 - share + sign * give)) for sign in (1, -1))
+    half_width = 4 * math.sqrt(share * (1 - share) / size)
+    high, low = (float(scores.quantile(1 - share + sign * half_width)) for sign in (1, -1))
     figure, axes = plt.subplots(figsize=(7.2, 2.7))
     bins = torch.linspace(-3.6, 3.6, 121)
     middle = (bins[1:] + bins[:-1]) / 2
@@ -110,6 +160,10 @@ def main() -> None:
             figure = draw()
             figure.savefig(FIGURES / f"how-{name}.svg", metadata={"Date": None})
             plt.close(figure)
+        # A package index takes no SVG from elsewhere.
+        figure = readme()
+        figure.savefig(FIGURES / "readme.png", dpi=160, metadata={"Software": None})
+        plt.close(figure)
 
 
 if __name__ == "__main__":

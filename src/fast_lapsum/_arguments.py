@@ -24,10 +24,7 @@ def check_dims(scores: Tensor, dim: Dim) -> int | tuple[int, ...]:
         return check_scores(scores, dim)  # type: ignore[arg-type]
     dims = check_scores(scores, -1) + 1
     found = tuple(range(dims)) if dim is None else tuple(check_scores(scores, one) for one in dim)
-    if not found:
-        raise ValueError("dim must name at least one dimension, got dim=()")
-    if len(set(found)) < len(found):
-        raise ValueError(f"dim must name every dimension once, got dim={dim}")
+    _check_each_once(found, dim)
     return found if len(found) > 1 else found[0]
 
 
@@ -37,9 +34,13 @@ def check_dim_kinds(dim: Dim) -> Dim:
         return None
     several = isinstance(dim, (tuple, list))
     found = [_whole(one) for one in (dim if several else (dim,))]  # type: ignore[union-attr]
+    _check_each_once(found, dim)
+    return tuple(found) if several else found[0]
+
+
+def _check_each_once(found: Sequence[int], dim: Dim) -> None:
     if not found or len(set(found)) < len(found):
         raise ValueError(f"dim must name at least one dimension, and each once, got dim={dim}")
-    return tuple(found) if several else found[0]
 
 
 def check_scores(scores: Tensor, dim: int) -> int:
@@ -47,10 +48,8 @@ def check_scores(scores: Tensor, dim: int) -> int:
     if not isinstance(scores, Tensor):
         raise TypeError(f"scores must be a torch.Tensor, got {type(scores).__name__}")
     if scores.dtype not in DTYPES:
-        raise TypeError(
-            "scores must be float16, bfloat16, float32 or float64, got "
-            f"{str(scores.dtype).removeprefix('torch.')}"
-        )
+        *names, last = (str(dtype).removeprefix("torch.") for dtype in (*DTYPES, scores.dtype))
+        raise TypeError(f"scores must be one of {', '.join(names)}, got {last}")
     if scores.layout != torch.strided or scores.is_nested:
         raise TypeError(f"scores must be a dense tensor, got {_kind(scores)}")
     if type(dim) is not int:

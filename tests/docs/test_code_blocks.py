@@ -14,10 +14,6 @@ from places import ROOT
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
-def _for_readme() -> dict[str, Any]:
-    return {"is_token": torch.rand(32, 10_000) < 0.5}
-
-
 def _for_coder() -> dict[str, Any]:
     """A picture in the folder of the test, and few steps of training."""
     pytest.importorskip("constriction", reason="the image coder needs constriction")
@@ -39,10 +35,11 @@ def _for_attack() -> dict[str, Any]:
 
 
 #: What the blocks of a page find there: the names that its reader would have.
-PRELUDES = {"README.md": _for_readme, "docs/coder.md": _for_coder, "docs/attack.md": _for_attack}
+PRELUDES = {"docs/coder.md": _for_coder, "docs/attack.md": _for_attack}
 #: Shortened for the tests: what runs is the same, on less.
 SHORTENED = {
     "docs/coder.md": {"Settings(bits=1.0)": "Settings(bits=1.0, steps=2)"},
+    "docs/compiling.md": {"@torch.compile": '@torch.compile(backend="aot_eager")'},
     "docs/attack.md": {"resize=256": "resize=32", "calls=300": "calls=3"},
 }
 
@@ -75,13 +72,29 @@ def test_blocks_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         exec(compile(lines_before + code, page, "exec"), names)
 
 
-def test_recipes_name_files_that_exist() -> None:
-    text = (ROOT / "docs" / "contributing.md").read_text(encoding="utf-8")
-    named = {
+def _named_files(page: str) -> set[str]:
+    """Files that a page names with their folders."""
+    found = re.findall(r"`([\w./-]+\.(?:py|hpp|md|toml|json))`", (ROOT / page).read_text("utf-8"))
+    return {name for name in found if "/" in name and "NAME" not in name}
+
+
+PACKAGE = ROOT / "src" / "fast_lapsum"
+NAMING = ["CONTRIBUTING.md", "DESIGN.md", "README.md"] + [
+    path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").rglob("*.md"))
+]
+
+
+@pytest.mark.parametrize("page", NAMING)
+def test_pages_name_files_that_exist(page: str) -> None:
+    folders = [ROOT, PACKAGE, PACKAGE / "backends", ROOT / "docs" / "notes"]
+    missing = {
         name
-        for name in re.findall(r"`([\w./]+\.(?:py|hpp|md|toml))`", text)
-        if "/" in name and "NAME" not in name
+        for name in _named_files(page)
+        if not any((folder / name).is_file() for folder in folders)
     }
-    assert len(named) > 20
-    folders = [ROOT, ROOT / "src" / "fast_lapsum", ROOT / "src" / "fast_lapsum" / "backends"]
-    assert {name for name in named if not any((one / name).is_file() for one in folders)} == set()
+    # Written by commands that the page shows.
+    assert {name for name in missing if not name.startswith(("build/", "report/"))} == set()
+
+
+def test_recipes_name_their_files() -> None:
+    assert len(_named_files("docs/contributing.md")) > 20

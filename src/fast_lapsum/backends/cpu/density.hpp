@@ -34,8 +34,8 @@ Sides sides_of(Row<T>& row, const Threshold& threshold, double t) {
     const Pass seen = row.pass(scale.hi, scale.inverse);
     const double b = threshold.hi, lo = threshold.lo;  // halved: distances may overflow
     Sides out;
-    out.below = seen.at > 0 && lo >= 0 ? b : seen.nearest_below;
-    out.above = seen.at > 0 && lo < 0 ? b : seen.nearest_above;
+    out.below = seen.equal_count > 0 && lo >= 0 ? b : seen.nearest_below;
+    out.above = seen.equal_count > 0 && lo < 0 ? b : seen.nearest_above;
     out.u_below = ((b / 2 - out.below / 2) + lo / 2) / t * 2;
     out.u_above = ((out.above / 2 - b / 2) - lo / 2) / t * 2;
     out.shift = std::min(out.u_below, out.u_above);

@@ -79,9 +79,10 @@ Root iterate(Source& source, double k, double t, double count, Bracket<T>& brack
     const T inverse = T(kLog2E / t);
     const bool started = bracket.left < start && start < bracket.right;
     const auto interpolated = [&] {
-        const double wanted = logit(k, count);
+        const double target_logit = logit(k, count);
         const double a = logit(bracket.mass_left, count), c = logit(bracket.mass_right, count);
-        const double weight = a > c ? std::min(std::max((a - wanted) / (a - c), 0.02), 0.98) : 0.5;
+        const double weight =
+            a > c ? std::min(std::max((a - target_logit) / (a - c), 0.02), 0.98) : 0.5;
         return T(double(saturated<T>(bracket.left)) * (1 - weight) +
                  double(saturated<T>(bracket.right)) * weight);
     };
@@ -90,17 +91,18 @@ Root iterate(Source& source, double k, double t, double count, Bracket<T>& brack
     Root root;
     for (int taken = 1; taken <= most; ++taken) {
         const Pass seen = source.pass(b, inverse);
-        const double at = double(seen.at);
-        const double excess = (double(seen.above) - k) + (at + seen.sum_below - seen.sum_above) / 2;
+        const double equal = double(seen.equal_count);
+        const double excess =
+            (double(seen.above) - k) + (equal + seen.sum_below - seen.sum_above) / 2;
         const bool rising = excess >= 0;  // the root is at b or above it
         // Scores equal to b belong to the side that the root leaves behind.
-        const double count_above = double(seen.above) + (rising ? 0 : at);
-        double sum_below = seen.sum_below + (rising ? at : 0),
-               sum_above = seen.sum_above + (rising ? 0 : at);
+        const double count_above = double(seen.above) + (rising ? 0 : equal);
+        double sum_below = seen.sum_below + (rising ? equal : 0),
+               sum_above = seen.sum_above + (rising ? 0 : equal);
         sum_below = sum_below < kVanished ? 0 : sum_below;
         sum_above = sum_above < kVanished ? 0 : sum_above;
-        root.lower = rising && at > 0 ? double(b) : seen.nearest_below;
-        root.upper = !rising && at > 0 ? double(b) : seen.nearest_above;
+        root.lower = rising && equal > 0 ? double(b) : seen.nearest_below;
+        root.upper = !rising && equal > 0 ? double(b) : seen.nearest_above;
         root.b = double(b);
         root.step = t * model_step(count_above - k, sum_below, sum_above);
         root.sum_below = sum_below;
@@ -218,7 +220,8 @@ void polish(Row<T>& row, const Root& root, double k, double t, Threshold* thresh
     const Pass seen = wide.pass(b, kLog2E / t);
     ++row.passes;
     const double step =
-        model_step(double(seen.above) - k, double(seen.at) + seen.sum_below, seen.sum_above);
+        model_step(double(seen.above) - k, double(seen.equal_count) + seen.sum_below,
+                   seen.sum_above);
     if (std::abs(step) < 0x1p-12) {  // each score that it passes is off by 2^-25 at most
         const bool exact_mask = threshold->exact_mask;
         *threshold = as_pair<T>(b, t * step);

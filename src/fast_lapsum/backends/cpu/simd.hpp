@@ -38,7 +38,7 @@ template <class T>
 LAPSUM_INLINE Pass pass_body(const T* r, int64_t n, T b, T inverse) {
     constexpr int kLanes = Real<T>::lanes;
     constexpr T kEnd = std::numeric_limits<T>::infinity();
-    alignas(64) int32_t above[kLanes] = {}, at[kLanes] = {};
+    alignas(64) int32_t above[kLanes] = {}, equal[kLanes] = {};
     alignas(64) T sum_above[kLanes] = {}, sum_below[kLanes] = {}, spread[kLanes] = {};
     alignas(64) T nearest_above[kLanes], nearest_below[kLanes];
     std::fill_n(nearest_above, kLanes, kEnd);
@@ -52,7 +52,7 @@ LAPSUM_INLINE Pass pass_body(const T* r, int64_t n, T b, T inverse) {
             const bool is_above = x[j] > b, is_below = x[j] < b;
             spread[j] += e * v;
             above[j] += is_above;
-            at[j] += x[j] == b;
+            equal[j] += x[j] == b;
             sum_above[j] += is_above ? e : T(0);
             sum_below[j] += is_below ? e : T(0);
             const T up = is_above ? x[j] : kEnd, down = is_below ? x[j] : -kEnd;
@@ -60,7 +60,7 @@ LAPSUM_INLINE Pass pass_body(const T* r, int64_t n, T b, T inverse) {
             nearest_below[j] = down > nearest_below[j] ? down : nearest_below[j];
         }
     }
-    return {count_of(above),         count_of(at),
+    return {count_of(above),         count_of(equal),
             sum_of(sum_above),       sum_of(sum_below),
             least_of(nearest_above), most_of(nearest_below),
             sum_of(spread)};

@@ -92,7 +92,8 @@ Root search_sorted(const Row<T>& row, double k, double t, int64_t infinite) {
         const int64_t middle = below + (above - below) / 2;
         const Pass seen = source.pass(ordered[size_t(middle)], inverse);
         const bool rising =
-            (double(seen.above) - k) + (double(seen.at) + seen.sum_below - seen.sum_above) / 2 >= 0;
+            (double(seen.above) - k) +
+                (double(seen.equal_count) + seen.sum_below - seen.sum_above) / 2 >= 0;
         (rising ? below : above) = middle;
     }
     Root root;

@@ -19,7 +19,7 @@ constexpr int64_t kPiece = Real<T>::lanes * (sizeof(T) == 4 ? 32 : 16);
 
 // What one pass at a trial threshold tells (operator: N>, E, S<, S>, m<, m>).
 struct Pass {
-    int64_t above = 0, at = 0;
+    int64_t above = 0, equal_count = 0;
     double sum_above = 0, sum_below = 0;
     double nearest_above = kInfinity, nearest_below = -kInfinity;
     double spread = 0;  // sum of e |v|, v = u log2(e): how far away the mass lies
@@ -27,7 +27,7 @@ struct Pass {
     void add(const Pass& o) {
         spread += o.spread;
         above += o.above;
-        at += o.at;
+        equal_count += o.equal_count;
         sum_above += o.sum_above;
         sum_below += o.sum_below;
         nearest_above = std::min(nearest_above, o.nearest_above);

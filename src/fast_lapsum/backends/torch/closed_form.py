@@ -101,10 +101,10 @@ def root_between(
     The tail sums are taken relative to those two. An end beyond the outermost score is infinite.
     """
     is_above = scores >= upper_end[:, None]
-    scale = temperature[:, None]
+    t = temperature[:, None]
     # A row without a score on one side has an infinite end there: its sum is over nothing.
-    upper = torch.exp((upper_end[:, None] - scores) / scale).masked_fill(~is_above, 0)
-    lower = torch.exp((scores - lower_end[:, None]) / scale).masked_fill(is_above, 0)
+    upper = torch.exp((upper_end[:, None] - scores) / t).masked_fill(~is_above, 0)
+    lower = torch.exp((scores - lower_end[:, None]) / t).masked_fill(is_above, 0)
     return interval_root(
         upper.nan_to_num(nan=0.0).sum(-1),
         lower.nan_to_num(nan=0.0).sum(-1),

@@ -34,7 +34,7 @@ class Pass(NamedTuple):
     """What one pass over the scores at a trial threshold tells; each field is [rows]."""
 
     above: Tensor
-    at: Tensor
+    equal_count: Tensor
     sum_above: Tensor
     sum_below: Tensor
     nearest_above: Tensor
@@ -58,8 +58,8 @@ def solve_counting_passes(
     left = torch.nextafter(lowest + shift, torch.full_like(lowest, -math.inf))
     right = torch.nextafter(highest + shift, torch.full_like(highest, math.inf))
     logit_left, logit_right = _logit(count - 0.5, count), _logit(0.5 * torch.ones_like(left), count)
-    wanted = _logit(budget, count)
-    b = _interpolate(left, right, logit_left, logit_right, wanted)
+    target_logit = _logit(budget, count)
+    b = _interpolate(left, right, logit_left, logit_right, target_logit)
     b = b if start is None else torch.where((left < start) & (start < right), start, b)
     b = torch.where((left < b) & (b < right), b, middle_float(left, right))
 
@@ -69,14 +69,14 @@ def solve_counting_passes(
     while passes < MAX_PASSES:
         passes += 1
         seen = _pass(scores, b, temperature)
-        excess = (seen.above - budget) + (seen.at + seen.sum_below - seen.sum_above) / 2
+        excess = (seen.above - budget) + (seen.equal_count + seen.sum_below - seen.sum_above) / 2
         rising = excess >= 0  # the root is at b or above it
         # Scores equal to b belong to the side that the root leaves behind.
-        count_above = seen.above + torch.where(rising, 0, seen.at)
-        sum_below = _unless_vanished(seen.sum_below + torch.where(rising, seen.at, 0))
-        sum_above = _unless_vanished(seen.sum_above + torch.where(rising, 0, seen.at))
-        below = torch.where(rising & (seen.at > 0), b, seen.nearest_below)
-        above = torch.where(~rising & (seen.at > 0), b, seen.nearest_above)
+        count_above = seen.above + torch.where(rising, 0, seen.equal_count)
+        sum_below = _unless_vanished(seen.sum_below + torch.where(rising, seen.equal_count, 0))
+        sum_above = _unless_vanished(seen.sum_above + torch.where(rising, 0, seen.equal_count))
+        below = torch.where(rising & (seen.equal_count > 0), b, seen.nearest_below)
+        above = torch.where(~rising & (seen.equal_count > 0), b, seen.nearest_above)
         step = temperature * _model_step(count_above - budget, sum_below, sum_above)
         target = b + step
 
@@ -103,7 +103,7 @@ def solve_counting_passes(
 
         near = excess.abs() <= 2 * (sum_below + sum_above)
         hop = torch.where(rising, seen.nearest_above, seen.nearest_below)
-        interpolated = _interpolate(left, right, logit_left, logit_right, wanted)
+        interpolated = _interpolate(left, right, logit_left, logit_right, target_logit)
         middle = middle_float(left, right)
         if passes >= _BISECT_ONLY_FROM:
             trial = middle
@@ -133,7 +133,7 @@ def _pass(scores: Tensor, b: Tensor, temperature: Tensor) -> Pass:
     is_above, is_below = distance > 0, distance < 0
     return Pass(
         above=is_above.sum(-1),
-        at=(distance == 0).sum(-1),
+        equal_count=(distance == 0).sum(-1),
         sum_above=(tail * is_above).sum(-1),
         sum_below=(tail * is_below).sum(-1),
         nearest_above=scores.masked_fill(~is_above, math.inf).amin(-1),
@@ -155,10 +155,10 @@ def _unless_vanished(tail_sum: Tensor) -> Tensor:
 
 
 def _interpolate(
-    left: Tensor, right: Tensor, logit_left: Tensor, logit_right: Tensor, wanted: Tensor
+    left: Tensor, right: Tensor, logit_left: Tensor, logit_right: Tensor, target_logit: Tensor
 ) -> Tensor:
-    """Where a straight line through both ends' logits meets the wanted one, kept off the ends."""
-    weight = ((logit_left - wanted) / (logit_left - logit_right)).nan_to_num(nan=0.5)
+    """Where a straight line through both ends' logits meets the target, kept off the ends."""
+    weight = ((logit_left - target_logit) / (logit_left - logit_right)).nan_to_num(nan=0.5)
     weight = weight.clamp(0.02, 0.98)
     largest = torch.finfo(left.dtype).max
     return left.clamp(min=-largest) * (1 - weight) + right.clamp(max=largest) * weight
