@@ -19,6 +19,8 @@ import triton.language as tl
 from triton.runtime import interpreter
 from triton.runtime.interpreter import ReduceOps
 
+import interpreter_types
+
 
 def reduce_as_tree(self: Any, inputs: tuple[Any, ...]) -> list[Any]:
     """What ``ReduceOps.generic_reduce`` gives, by halves."""
@@ -78,6 +80,7 @@ def patching_once(patch: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def install() -> None:
+    interpreter_types.install()
     assert callable(ReduceOps.generic_reduce), "Triton's interpreter reduces in some other way now"
     ReduceOps.generic_reduce = reduce_as_tree
     builder = interpreter.InterpreterBuilder
