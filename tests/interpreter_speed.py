@@ -80,11 +80,11 @@ def patching_once(patch: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def install() -> None:
-    interpreter_types.install()
     assert callable(ReduceOps.generic_reduce), "Triton's interpreter reduces in some other way now"
     ReduceOps.generic_reduce = reduce_as_tree
     builder = interpreter.InterpreterBuilder
     builder.create_maxnumf = lambda self, a, b: self.binary_op(a, b, np.fmax)
     builder.create_minnumf = lambda self, a, b: self.binary_op(a, b, np.fmin)
     if hasattr(interpreter, "_LangPatchScope"):  # not so in older ones, which take longer
+        interpreter_types.install()
         interpreter._patch_lang = patching_once(interpreter._patch_lang)

@@ -233,6 +233,8 @@ def call_builtins_directly() -> None:
 
 
 def install() -> None:
+    if not hasattr(TritonSemantic, "to_tensor_type"):  # Triton before 3.7, which takes longer
+        return
     assert tl.tensor is core.tensor
     remember_block_types()
     remember_tensor_shapes()
