@@ -55,28 +55,27 @@ lint: $(INSTALLED) ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Triton decides on import whether it interprets kernels, hence a process of its own, and another one
-# for compiling them. Where there is no Triton nothing is collected, which pytest reports by 5.
+# Triton decides on import whether it interprets kernels, and the compiled ones want no interpreter
+# beside them: hence three runs, each on both cores. Where there is no Triton nothing is collected,
+# which pytest reports by 5.
+WORKERS = 2
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 KERNEL_TESTS := tests/backends/triton
-INTERPRETED := $(filter-out %_compiles.py,$(wildcard $(KERNEL_TESTS)/test_triton_*.py))
-COMPILED := $(KERNEL_TESTS)/test_triton_compiles.py
-INTERPRET := TRITON_INTERPRET=1 $(BIN)/python -m pytest $(INTERPRETED)
-COMPILE := { $(BIN)/python -m pytest -n 2 --dist worksteal $(COMPILED) || test $$? -eq 5; }
-OTHERS := $(BIN)/python -m pytest $(COMPILED:%=--ignore=%)
+COMPILED := $(wildcard $(KERNEL_TESTS)/test_triton_*compiles.py)
+INTERPRETED := $(filter-out $(COMPILED),$(wildcard $(KERNEL_TESTS)/test_triton_*.py))
+INTERPRET := TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(PYTEST) $(INTERPRETED)
+COMPILE := $(PYTEST) $(COMPILED)
+OTHERS := $(PYTEST) $(INTERPRETED:%=--ignore=%) $(COMPILED:%=--ignore=%)
 
-# Kernels are interpreted on one core; the other tests run beside them, and then kernels are
-# compiled. The output of the interpreted tests comes last.
 test: lint ## lint, doctests and every test not marked slow
-	@log=$$(mktemp); { $(INTERPRET); } > $$log 2>&1 & other=$$!; \
-	trap "kill $$other; rm -f $$log" INT TERM; \
-	$(OTHERS) && $(COMPILE); ended=$$?; \
-	wait $$other; kernels=$$?; cat $$log; rm -f $$log; \
-	test $$ended -eq 0 && { test $$kernels -eq 0 || test $$kernels -eq 5; }
+	$(OTHERS)
+	$(INTERPRET) || test $$? -eq 5
+	$(COMPILE) || test $$? -eq 5
 
 test-slow: lint ## lint, doctests and every test
 	$(OTHERS) -m ""
-	{ $(INTERPRET); } || test $$? -eq 5
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "" $(COMPILED) || test $$? -eq 5
+	$(INTERPRET) -m "" || test $$? -eq 5
+	$(COMPILE) -m "" || test $$? -eq 5
 
 # On a machine with a GPU, which has its own torch: no virtual environment, nothing is installed.
 GPU_PYTHON = $(or $(PYTHON),python3)

@@ -19,6 +19,8 @@ import triton.language as tl
 from triton.runtime import interpreter
 from triton.runtime.interpreter import ReduceOps
 
+import interpreter_types
+
 
 def reduce_as_tree(self: Any, inputs: tuple[Any, ...]) -> list[Any]:
     """What ``ReduceOps.generic_reduce`` gives, by halves."""
@@ -84,4 +86,5 @@ def install() -> None:
     builder.create_maxnumf = lambda self, a, b: self.binary_op(a, b, np.fmax)
     builder.create_minnumf = lambda self, a, b: self.binary_op(a, b, np.fmin)
     if hasattr(interpreter, "_LangPatchScope"):  # not so in older ones, which take longer
+        interpreter_types.install()
         interpreter._patch_lang = patching_once(interpreter._patch_lang)

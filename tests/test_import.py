@@ -30,9 +30,13 @@ def _look() -> tuple[float, list[str]]:
 
 
 def test_import_loads_nothing_else_and_takes_no_time() -> None:
-    looks = [_look() for _ in range(3)]
-    assert all(others == [] for _, others in looks)
-    assert min(took for took, _ in looks) < MOST_SECONDS
+    """At the first, the second or the third time: other programs may be in the way."""
+    for _ in range(3):
+        took, others = _look()
+        assert others == []
+        if took < MOST_SECONDS:
+            return
+    raise AssertionError(f"an import took {took:.3f} s of processor time, thrice too long")
 
 
 @pytest.mark.parametrize("missing", ["typer", "rich"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import shutil
 from collections.abc import Iterator
@@ -131,6 +132,7 @@ def test_every_glob_finds_a_file(glob: str) -> None:
     assert [path for path in PACKAGE.glob(glob) if path.is_file()]
 
 
+@functools.cache
 def apart() -> set[str]:
     return {
         path.relative_to(PACKAGE).as_posix() for glob in NO_FIGURE for path in PACKAGE.glob(glob)
@@ -153,6 +155,7 @@ def test_every_experiment_is_a_kind() -> None:
     assert set(NAMES) <= set(KINDS)
 
 
+@functools.cache
 def imported(name: str) -> set[str]:
     """The files of the package that one of them imports, anywhere in it."""
     found = set()

@@ -17,7 +17,7 @@ from fast_lapsum.backends.cpu import kernel
 from fast_lapsum.backends.torch import two_exponential
 
 #: Cases per dtype.
-FAST_CASES = 1_500
+FAST_CASES = 1_000
 SLOW_CASES = 50_000
 MAX_PASSES = 64
 

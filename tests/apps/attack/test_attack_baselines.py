@@ -145,7 +145,7 @@ def test_classes_that_the_model_does_not_have_are_named(
 
 @pytest.mark.parametrize("name", ["sparse-pgd", "pgd-l0"])
 def test_more_calls_are_no_worse_on_the_median(name: str) -> None:
-    images, labels = confident_pictures(12)
+    images, labels = confident_pictures(7)
     medians = []
     for calls in (60, 100, 300):
         spent = []

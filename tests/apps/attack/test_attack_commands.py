@@ -69,7 +69,7 @@ def run(*arguments: object) -> Result:
     words = ["attack", *map(str, arguments), "--device", "cpu"]
     if "--model" not in words:
         words += ["--model", "small"]
-    return CliRunner().invoke(app, words)
+    return CliRunner(env={"COLUMNS": "200"}).invoke(app, words)
 
 
 def said(result: Result) -> str:

@@ -109,8 +109,17 @@ def _assert_solves(rows: Rows, hi: Tensor, lo: Tensor) -> None:
     assert torch.where(density > 1e-9, offset, 0.0).max() <= 1e-9, offset.max()
 
 
-@pytest.mark.parametrize("n", SIZES)
-@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+#: Every distribution at every length but the greatest, which those have whose scores are dense,
+#: wide, equal or far apart.
+CASES = [
+    (distribution, n)
+    for distribution in DISTRIBUTIONS
+    for n in SIZES
+    if n < 20000 or distribution in ("normal", "cauchy", "sixteen_levels", "far_bimodal")
+]
+
+
+@pytest.mark.parametrize(("distribution", "n"), CASES)
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_agrees_with_the_reference(solver: str, distribution: str, n: int) -> None:
     rows = _case(distribution, n)

@@ -28,6 +28,7 @@ from triton.compiler import ASTSource
 from triton.runtime import JITFunction
 
 from fast_lapsum.backends.triton import launch, steps
+from fast_lapsum.backends.triton.config import LongPlan, SharedPlan
 
 TYPES = {
     torch.float16: "fp16",
@@ -44,10 +45,15 @@ KERNELS = {name: value for name, value in vars(steps).items() if isinstance(valu
 Recorded = tuple[Any, tuple[Any, ...], dict[str, Any]]
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture(autouse=True)
-def fresh_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What another run compiled does not count."""
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+def fresh_cache(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    """What another run compiled does not count; in this one a kernel is compiled once."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(cache))
 
 
 @pytest.fixture
@@ -76,6 +82,7 @@ def record(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Recorded]]:
         everything: bool = False,
         output: str = "mask",
         overlap: bool = False,
+        plan: Any = None,
     ) -> list[Recorded]:
         monkeypatch.setattr(launch, "can_overlap", lambda device: overlap)
 
@@ -87,7 +94,8 @@ def record(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Recorded]]:
         rows = new(torch.float64, shape[:-1]) if everything else None
         largest = not everything
         launches.clear()
-        _, pairs = launch.forward(scores, rows, 1.5, rows, 0.5, mask, rows, largest, output, dtype)
+        given = (scores, rows, 1.5, rows, 0.5, mask, rows, largest, output, dtype)
+        _, pairs = launch.forward(*given, plan=plan)
         launch.backward(scores, scores, rows, 0.5, mask, pairs, largest, output, everything)
         return list(launches)
 
@@ -129,15 +137,36 @@ def _source(launched: Recorded) -> ASTSource:
     return ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=attributes)
 
 
+def _options(launched: Recorded) -> dict[str, Any]:
+    kernel, _, kwargs = launched
+    return {name: value for name, value in kwargs.items() if name not in kernel.arg_names}
+
+
+def _build(source: Any, launched: Recorded, capability: int) -> Any:
+    """Machine code of what the compiler is given: a kernel, or what it has made of one."""
+    target = GPUTarget("cuda", capability, 32)
+    compiled = triton.compile(source, target=target, options=_options(launched))
+    assert compiled.asm["cubin"], f"{launched[0].__name__} has no machine code"
+    assert f".target sm_{capability}" in compiled.asm["ptx"]
+    assert compiled.metadata.shared <= SHARED_MEMORY, compiled.metadata.shared
+    return compiled
+
+
 def _compile(launched: Recorded, capability: int = 90) -> str:
     """Down to machine code, for an H100 or H200 if nothing else is said; returns the PTX."""
-    kernel, _, kwargs = launched
-    options = {name: value for name, value in kwargs.items() if name not in kernel.arg_names}
-    source = _source(launched)
-    compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
-    assert compiled.asm["cubin"], f"{kernel.__name__} has no machine code"
-    assert compiled.metadata.shared <= SHARED_MEMORY, compiled.metadata.shared
-    return str(compiled.asm["ptx"])
+    return str(_build(_source(launched), launched, capability).asm["ptx"])
+
+
+def _rebuild(compiled: Any, launched: Recorded, capability: int, folder: Path) -> str:
+    """The same kernel for another GPU, from the layout that it was given for the first.
+
+    Finding the layout is most of what compiling takes, and it is the same for all GPUs.
+    """
+    layout, count = re.subn(r'"cuda:\d+"', f'"cuda:{capability}"', compiled.asm["ttgir"])
+    assert count == 1
+    path = folder / f"{launched[0].__name__}-{capability}.ttgir"
+    path.write_text(layout)
+    return str(_build(str(path), launched, capability).asm["ptx"])
 
 
 def _sums_with_a_fused_product(ptx: str) -> int:
@@ -157,13 +186,19 @@ def _sums_with_a_fused_product(ptx: str) -> int:
     return count
 
 
+def _instructions(ptx: str) -> list[str]:
+    """Without the lines of the source and the GPU that they are for."""
+    told = (".target", ".loc", ".file", ".version", "//", "$L__tmp", ".b8", ".b32", ".b64")
+    return [line for line in ptx.splitlines() if not line.strip().startswith(told)]
+
+
 def test_rows_of_eight_are_in_one_thread_each(record: Callable[..., list[Recorded]]) -> None:
     """What the layout of a tile is for: no number goes from thread to thread."""
     for launched in record((4096, 8), torch.float32):
         assert "shfl" not in _compile(launched)
 
 
-@pytest.mark.parametrize("n", [8, 33, 64])
+@pytest.mark.parametrize("n", [8, 33])
 def test_threads_of_a_warp_agree_about_sums(record: Callable[..., list[Recorded]], n: int) -> None:
     """With rows that begin anywhere, every thread may have one score of a row."""
     for launched in record((3, n), torch.float32, everything=True):
@@ -174,26 +209,67 @@ def test_threads_of_a_warp_agree_about_sums(record: Callable[..., list[Recorded]
 SHAPES = ((3, 300), (1, 100_000), (100, 100_000), (2, 20_000_000))
 
 
+#: The same kernels with less to unroll: a program has few threads, and reads few scores at a time.
+SMALL_LONG = LongPlan(warps=1, width=1, sample=32, read=1, listed=1, written=1)
+SMALL_SHARED = SharedPlan(
+    *(128, 156_256, 1, 128, 1, 4),
+    warps=1,
+    gather_warps=1,
+    read=1,
+    read_again=1,
+    listed=1,
+    written=1,
+    piece=32,
+)
+SMALL = dict(zip(SHAPES[1:], (None, SMALL_LONG, SMALL_SHARED), strict=True))
+
+
+def _name(value: Any) -> str:
+    """Of a parameter of a test."""
+    return "small" if isinstance(value, LongPlan | SharedPlan) else str(value)
+
+
 def test_every_kernel_is_compiled_here(record: Callable[..., list[Recorded]]) -> None:
     """The shapes below launch all that there is to launch."""
     launched = {what[0].__name__ for shape in SHAPES for what in record(shape, torch.float32)}
     assert launched == set(KERNELS)
 
 
-@pytest.mark.parametrize(
-    ("capability", "shape"),
-    [
-        *((80, shape) for shape in SHAPES),
-        *((100, shape) for shape in SHAPES[::3]),
-        *(pytest.param(100, shape, marks=pytest.mark.slow) for shape in SHAPES[1:3]),
-    ],
-    ids=str,
-)
-def test_other_gpus(
-    record: Callable[..., list[Recorded]], capability: int, shape: tuple[int, int]
+def test_a_layout_is_the_same_for_every_gpu(
+    record: Callable[..., list[Recorded]], tmp_path: Path
 ) -> None:
-    for launched in record(shape, torch.float32):
-        _compile(launched, capability)
+    """What the next test relies on: a whole build gives the same instructions."""
+    for launched in record((4096, 8), torch.float32):
+        first = _build(_source(launched), launched, 90)
+        for capability in (80, 100):
+            whole = _compile(launched, capability)
+            again = _rebuild(first, launched, capability, tmp_path)
+            assert _instructions(again) == _instructions(whole)
+
+
+@pytest.mark.parametrize(
+    ("shape", "plan"),
+    [
+        *((shape, SMALL_SHARED if shape == SHAPES[3] else None) for shape in SHAPES),
+        pytest.param(SHAPES[3], None, marks=pytest.mark.slow),
+    ],
+    ids=_name,
+)
+def test_every_gpu(
+    record: Callable[..., list[Recorded]], tmp_path: Path, shape: tuple[int, int], plan: Any
+) -> None:
+    """As it is launched there: from Hopper on launches overlap. ``plan`` is for those before."""
+    built: dict[str, Any] = {}
+    for overlap, given, capabilities in ((True, None, (90, 100)), (False, plan, (80,))):
+        for launched in record(shape, torch.float32, overlap=overlap, plan=given):
+            source = _source(launched)
+            told = (source.name, source.signature, source.constants, source.attrs)
+            name = str((*told, _options(launched)))
+            for capability in capabilities:
+                if name in built:
+                    _rebuild(built[name], launched, capability, tmp_path)
+                else:
+                    built[name] = _build(source, launched, capability)
 
 
 @pytest.mark.parametrize("output", ["hard", "log", "threshold"])
@@ -217,53 +293,68 @@ def test_blocks_compile(record: Callable[..., list[Recorded]]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "shape"),
+    ("dtype", "everything", "shape", "plan"),
     [
-        *((torch.float32, shape) for shape in SHAPES[1:]),
-        *((torch.float64, shape) for shape in SHAPES[1::2]),
-        pytest.param(torch.float64, SHAPES[2], marks=pytest.mark.slow),
+        *((torch.bfloat16, True, shape, SMALL[shape]) for shape in SHAPES[1:3]),
+        *((torch.float64, False, shape, SMALL[shape]) for shape in SHAPES[1::2]),
+        *(
+            pytest.param(dtype, dtype == torch.bfloat16, shape, None, marks=pytest.mark.slow)
+            for dtype in (torch.bfloat16, torch.float64)
+            for shape in SHAPES[2:]
+        ),
     ],
-    ids=str,
+    ids=_name,
 )
-def test_long_rows_compile(
-    record: Callable[..., list[Recorded]], dtype: torch.dtype, shape: tuple[int, int]
+def test_long_rows_of_other_kinds_compile(
+    record: Callable[..., list[Recorded]],
+    dtype: torch.dtype,
+    everything: bool,
+    shape: tuple[int, int],
+    plan: Any,
 ) -> None:
-    for launched in record(shape, dtype, overlap=True):
+    """float64; and with everything: hard masks, masks, strides, tensors, the smallest."""
+    output = "hard" if everything else "mask"
+    options = {"everything": everything, "output": output, "overlap": True, "plan": plan}
+    for launched in record(shape, dtype, **options):
         _compile(launched)
 
 
-@pytest.mark.parametrize("shape", SHAPES[1:], ids=str)
-def test_rows_with_everything_compile(
-    record: Callable[..., list[Recorded]], shape: tuple[int, int]
-) -> None:
-    """Hard masks of long rows; masks, strides, tensors, the smallest."""
-    for launched in record(shape, torch.bfloat16, everything=True, output="hard"):
-        _compile(launched)
-
-
-def test_huge_rows_compile(record: Callable[..., list[Recorded]]) -> None:
-    """Lengths and strides beyond 32 bits."""
-    for launched in record((2, 2**31 + 1024), torch.bfloat16):
+@pytest.mark.parametrize(
+    "plan", [SMALL_SHARED, pytest.param(None, marks=pytest.mark.slow)], ids=["small", "whole"]
+)
+def test_huge_rows_compile(record: Callable[..., list[Recorded]], plan: Any) -> None:
+    """Lengths and strides beyond 32 bits, in chunks, with everything as above."""
+    options = {"everything": True, "output": "hard", "overlap": True, "plan": plan}
+    for launched in record((2, 2**31 + 1024), torch.bfloat16, **options):
         assert "i64" in str(_source(launched).signature["call"])
         _compile(launched)
 
 
-@pytest.mark.parametrize("first", ["launch", "selection_launch"])
-def test_a_kernel_is_found_in_the_cache_whatever_was_called_first(first: str) -> None:
-    """Keys of Triton's cache on disk, asked for in this order or the other."""
-    asked = [
-        "from triton.runtime import JITFunction",
-        "from fast_lapsum.backends.triton import {first}, steps",
-        "found = [k for k in vars(steps).values() if isinstance(k, JITFunction)]",
-        "kernels = sorted(found, key=lambda kernel: kernel.__name__)",
-        "print(sorted(k.cache_key for k in kernels[::{step}]))",
-    ]
-    keys = set()
+#: In a process for each order, whose parent has imported what all of them need.
+ASKED = """
+import os, torch
+from triton.runtime import JITFunction
+
+def ask(first, step):
+    exec(f"from fast_lapsum.backends.triton import {first}, steps", globals())
+    found = [k for k in vars(steps).values() if isinstance(k, JITFunction)]
+    kernels = sorted(found, key=lambda kernel: kernel.__name__)
+    print(sorted(k.cache_key for k in kernels[::step]), flush=True)
+
+for first in ("launch", "selection_launch"):
     for step in (1, -1):
-        program = "\n".join(asked).format(first=first, step=step)
-        ran = subprocess.run(
-            [sys.executable, "-c", program], check=True, capture_output=True, text=True
-        )
-        keys.add(ran.stdout)
-    assert len(keys) == 1
-    assert len(next(iter(keys))) > 500
+        child = os.fork()
+        if child == 0:
+            ask(first, step)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+def test_a_kernel_is_found_in_the_cache_whatever_was_called_first() -> None:
+    """Keys of Triton's cache on disk, asked for in this order or the other."""
+    ran = subprocess.run([sys.executable, "-c", ASKED], check=True, capture_output=True, text=True)
+    keys = ran.stdout.splitlines()
+    assert len(keys) == 4
+    assert len(set(keys[:2])) == len(set(keys[2:])) == 1
+    assert len(keys[0]) > 500

@@ -80,19 +80,23 @@ def test_a_masked_selection_of_strided_rows(n: int) -> None:
 def test_random_masks(n: int, t: float) -> None:
     """Exactly k ones, for any start, and those of the reference but for sums at a step.
 
-    Steps at the ends of [0, 1), and tied scores that share a whole budget, are such sums.
+    Steps at the ends of [0, 1), and tied scores that share a whole budget, are such sums. Rows of a
+    call have starts of their own, and every row meets every start.
     """
     scores = _scores(n)
     draw = torch.Generator().manual_seed(1)
     missed = 0
-    for k in (0.0, 1.0, 5.0, 30.0):
-        for start in (0.0, 1 - 2**-53, *torch.rand(3, generator=draw, dtype=torch.float64)):
-            starts = torch.full((len(scores),), float(start), dtype=torch.float64)
+    ends = torch.tensor([0.0, 1 - 2**-53], dtype=torch.float64)
+    for turn, k in enumerate((0.0, 1.0, 5.0, 30.0)):
+        for half in (0, 1):
+            inside = torch.rand(3, generator=draw, dtype=torch.float64)
+            places = (torch.arange(len(scores)) + 2 * turn + half) % 5
+            starts = torch.cat((ends, inside))[places]
             drawn = selection_launch.sample(
                 *(scores, None, k, None, t, None, starts, True, torch.float32)
             )
-            for row, found in zip(scores, drawn, strict=True):
-                wanted = reference.sample_row(row, k, t, float(start))
+            for row, found, start in zip(scores, drawn, starts.tolist(), strict=True):
+                wanted = reference.sample_row(row, k, t, start)
                 assert torch.equal(found.isnan(), wanted.isnan())
                 if not wanted.isnan().any():
                     assert found.sum() == k
