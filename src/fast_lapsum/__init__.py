@@ -2,6 +2,7 @@
 
 from . import nn
 from .functional import lapsum, log_soft_topk, soft_topk, threshold
+from .ranking import soft_argsort, soft_quantile, soft_rank, soft_sort, spearman
 from .selection import hard_topk_mask, sample_topk, select_topk
 
 __version__ = "0.1.0"
@@ -13,6 +14,11 @@ __all__ = [
     "nn",
     "sample_topk",
     "select_topk",
+    "soft_argsort",
+    "soft_quantile",
+    "soft_rank",
+    "soft_sort",
     "soft_topk",
+    "spearman",
     "threshold",
 ]
