@@ -27,10 +27,11 @@ for _kernel in (place_ranks, place_thresholds, scan_chunks, total_chunks):  # se
     getattr(_kernel, "cache_key", None)
 del _kernel
 
-#: The longest row that a program has whole, and the chunks of longer ones: 16 nodes for a thread.
-LONGEST = 4096
-#: Nodes of a tile of short rows, and those of a warp.
-TILE, OF_WARP = 512, 512
+#: The longest row that a program has whole, and the chunks of longer ones; of float64, whose
+#: exponentials are long functions that every node of a thread has a copy of.
+LONGEST, LONGEST_DOUBLE = 4096, 1024
+#: Nodes of a tile of short rows, and those of a warp, which are 8 for each of its threads.
+TILE, OF_WARP = 512, 256
 #: Thresholds of a program.
 THRESHOLDS = 512
 
@@ -45,12 +46,12 @@ class ScanPlan(NamedTuple):
     @property
     def warps(self) -> int:
         """Warps of a program."""
-        return max(1, min(8, self.length * self.rows // OF_WARP))
+        return max(1, min(16, self.length * self.rows // OF_WARP))
 
 
-def scan_plan(n: int, longest: int | None = None) -> ScanPlan:
+def scan_plan(n: int, dtype: torch.dtype) -> ScanPlan:
     """The plan for rows of n nodes."""
-    longest = LONGEST if longest is None else longest
+    longest = LONGEST_DOUBLE if dtype == torch.float64 else LONGEST
     length = min(longest, max(16, power_of_two(n)))
     return ScanPlan(length, max(1, TILE // length) if n <= longest else 1, -(-n // length))
 
@@ -58,7 +59,7 @@ def scan_plan(n: int, longest: int | None = None) -> ScanPlan:
 def rank_rows(ordered: Tensor, order: Tensor, temperature: Tensor, is_masked: bool) -> Tensor:
     """Ranks of sorted rows, each at the place that ``order`` gives."""
     out = torch.empty_like(ordered)
-    plan = scan_plan(ordered.shape[-1])
+    plan = scan_plan(ordered.shape[-1], ordered.dtype)
     if plan.chunks == 1:
         _scan(RANK, plan, ordered, order, temperature, outputs=(out,), masked=is_masked)
         return out
@@ -81,7 +82,7 @@ def rank_rows_backward(
     """Gradients of the ranks for the scores, at their places."""
     out = torch.empty_like(ordered)
     given = (ordered, order, temperature, (grad,), (out,), is_masked)
-    _scan(RANK_GRADIENT, scan_plan(ordered.shape[-1]), *given)
+    _scan(RANK_GRADIENT, scan_plan(ordered.shape[-1], ordered.dtype), *given)
     return out
 
 
@@ -93,7 +94,7 @@ def threshold_rows(
     knots = ordered.new_empty(rows, n, dtype=torch.float64)
     lower_sums, upper_sums = torch.empty_like(ordered), torch.empty_like(ordered)
     outputs = (knots, lower_sums, upper_sums)
-    _scan(MASS, scan_plan(n), ordered, None, temperature, outputs=outputs)
+    _scan(MASS, scan_plan(n, ordered.dtype), ordered, None, temperature, outputs=outputs)
     m = n if masses is None else len(masses)
     masses = None if masses is None else masses.to(torch.float64).contiguous()
     b, low, up = (ordered.new_empty(rows, m) for _ in range(3))
@@ -123,9 +124,10 @@ def threshold_rows_backward(
     from_low, from_up = torch.zeros_like(ordered), torch.zeros_like(ordered)
     n, m = ordered.shape[-1], count.shape[-1]
     sums = (from_low, from_up)
-    _scan(SEGMENTS, scan_plan(m), count, None, None, (grad, low, up), sums, width=n)
+    plan = scan_plan(m, ordered.dtype)
+    _scan(SEGMENTS, plan, count, None, None, (grad, low, up), sums, width=n)
     out = torch.empty_like(ordered)
-    _scan(SPREAD, scan_plan(n), ordered, order, temperature, sums, (out,))
+    _scan(SPREAD, scan_plan(n, ordered.dtype), ordered, order, temperature, sums, (out,))
     return out
 
 
@@ -134,7 +136,8 @@ def decayed_sums(gaps: Tensor, values: Tensor, reverse: bool) -> Tensor:
     out = torch.empty_like(values)
     columns, n = values.shape[1:]
     flat = (values.view(-1, n),), (out.view(-1, n),)
-    _scan(SUMS, scan_plan(n), gaps, None, None, *flat, columns=columns, reverse=reverse)
+    plan = scan_plan(n, values.dtype)
+    _scan(SUMS, plan, gaps, None, None, *flat, columns=columns, reverse=reverse)
     return out
 
 
