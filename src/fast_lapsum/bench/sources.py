@@ -129,9 +129,9 @@ KINDS: dict[str, Needs] = {
     ),
     "ranking": Needs(
         (
-            *_in("bench", "functions", "gpu_case", "gpu_timing", "parity", "ranking"),
-            *("reference.py", "bench/peers/published.py"),
-            *_in("bench", "ranking_methods", "timing"),
+            *_in("bench", "function_calls", "functions", "gpu_bars", "gpu_case", "gpu_parity"),
+            *_in("bench", "gpu_timing", "parity", "ranking", "ranking_methods", "timing"),
+            *("reference.py", "bench/peers/*.py"),
         )
     ),
     "hunt": Needs(()),  # rows are put together and judged outside of the package
