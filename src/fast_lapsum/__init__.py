@@ -1,8 +1,13 @@
 """Exact-budget differentiable top-k: a soft mask whose mass is exactly k, at any scale."""
 
+from typing import TYPE_CHECKING
+
 from . import nn
 from .functional import lapsum, log_soft_topk, soft_topk, threshold
 from .selection import hard_topk_mask, sample_topk, select_topk
+
+if TYPE_CHECKING:
+    from .ranking import soft_argsort, soft_quantile, soft_rank, soft_sort, spearman
 
 __version__ = "0.1.0"
 
@@ -13,6 +18,25 @@ __all__ = [
     "nn",
     "sample_topk",
     "select_topk",
+    "soft_argsort",
+    "soft_quantile",
+    "soft_rank",
+    "soft_sort",
     "soft_topk",
+    "spearman",
     "threshold",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Ranks and sorts, loaded when they are asked for: most programs select, and never sort."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from . import ranking
+
+    globals()[name] = found = getattr(ranking, name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *(name for name in __all__ if name not in globals())]
