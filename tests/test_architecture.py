@@ -21,18 +21,23 @@ LAYERS = (
     ("nn",),
     ("functional", "selection"),
     ("_traced",),
+    ("_ragged",),
     ("_call",),
-    ("_values", "_autograd", "_selection_autograd"),
+    ("_ragged_values",),
+    ("_values", "_autograd", "_selection_autograd", "_ragged_autograd"),
     ("_derivatives",),
-    ("_ops", "_selection_ops"),
-    ("_arguments", "_layout"),
+    ("_ops", "_selection_ops", "_ragged_ops"),
+    ("_arguments", "_layout", "_segments"),
     ("backends",),
 )
 #: What stands on the public functions, each allowed to use those before it.
 EXTRAS = ("bench", "apps", "cli", "__main__")
 #: The rest is a backend's own business.
-OPEN = ("entry", "loader", "inspection", "common")
-ENTRIES = ("supports", "forward", "backward", "select", "select_backward", "sample")
+OPEN = ("entry", "loader", "inspection", "common", "segments")
+ENTRIES = (
+    *("supports", "forward", "backward", "select", "select_backward", "sample"),
+    *("ragged_forward", "ragged_backward"),
+)
 
 
 def _imports(path: Path) -> set[tuple[str, ...]]:
@@ -88,7 +93,7 @@ def test_no_arrow_points_back(path: Path) -> None:
 def test_no_backend_imports_another(path: Path) -> None:
     own = path.parts[1]
     for target in _imports(PACKAGE / path):
-        is_shared = target[:2] in (("backends", "common"), ("backends", "layout"))
+        is_shared = target[:2] in [("backends", x) for x in ("common", "layout", "segments")]
         assert is_shared or target[:2] == ("backends", own), f"{path} imports {'.'.join(target)}"
 
 
@@ -98,7 +103,7 @@ def test_nobody_reaches_into_a_kernel(path: Path) -> None:
     for target in _imports(PACKAGE / path):
         if target[0] == "backends" and target[1:2] != ("torch",):
             assert target[-1] in OPEN, f"{path} imports {'.'.join(target)}"
-        assert target[0] not in ("_ops", "_selection_ops", "_autograd"), f"{path}: {target}"
+        assert target[0] not in ("_ops", "_selection_ops", "_ragged_ops", "_autograd"), f"{path}: {target}"
 
 
 @pytest.mark.parametrize("path", [p for p in FILES if p.parts[0] == "apps"], ids=str)

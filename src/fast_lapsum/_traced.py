@@ -17,11 +17,19 @@ from torch.compiler import is_dynamo_compiling
 from ._arguments import Dim, check_dim_kinds, check_number, check_whole_number
 from ._call import Number, prepare, sample, select
 from ._ops import NAMESPACE
+from ._ragged import prepare as prepare_ragged
+from ._segments import check_max_seqlen
 
 _CALL = (
     "(Tensor scores, Tensor? k, Scalar k_number, Tensor? temperature, Scalar temperature_number,"
     " int[]? dim, bool largest, Tensor? mask, str output, Tensor? warm_start, str solver,"
     " bool validate, bool clamp, bool with_threshold) -> Tensor[]"
+)
+_RAGGED = (
+    "(Tensor scores, Tensor? k, Scalar k_number, Tensor? temperature, Scalar temperature_number,"
+    " int[]? dim, bool largest, Tensor? mask, str output, Tensor? warm_start, str solver,"
+    " bool validate, bool clamp, Tensor? cu_seqlens, SymInt? max_seqlen, Tensor? lengths,"
+    " bool is_nested, bool with_threshold) -> Tensor[]"
 )
 _SELECT = (
     "(Tensor scores, SymInt k, Tensor? temperature, Scalar temperature_number, int dim,"
@@ -59,6 +67,35 @@ def soft_topk(
         validate,
         clamp,
         with_threshold,
+    )
+
+
+def ragged_topk(
+    scores: Tensor,
+    k: Number | Tensor,
+    temperature: Number | Tensor,
+    dim: Dim,
+    largest: bool,
+    mask: Tensor | None,
+    output: str,
+    warm_start: Tensor | None,
+    solver: str,
+    validate: bool,
+    clamp: bool,
+    cu_seqlens: Tensor | None,
+    max_seqlen: int | None,
+    lengths: Tensor | None,
+    is_nested: bool,
+    with_threshold: bool = False,
+) -> list[Tensor]:
+    """The same of rows of several lengths."""
+    return torch.ops.fast_lapsum.call_ragged_topk(  # type: ignore[no-any-return]
+        scores,
+        *_tensor_and_number("k", k),
+        *_tensor_and_number("temperature", temperature),
+        _dims(dim),
+        *(largest, mask, output, warm_start, solver, validate, clamp),
+        *(cu_seqlens, check_max_seqlen(max_seqlen), lengths, is_nested, with_threshold),
     )
 
 
@@ -142,6 +179,39 @@ def _call_soft_topk(
     return [call.restore(out), b]
 
 
+def _call_ragged_topk(
+    scores: Tensor,
+    k: Tensor | None,
+    k_number: Number,
+    temperature: Tensor | None,
+    temperature_number: Number,
+    dim: list[int] | None,
+    largest: bool,
+    mask: Tensor | None,
+    output: str,
+    warm_start: Tensor | None,
+    solver: str,
+    validate: bool,
+    clamp: bool,
+    cu_seqlens: Tensor | None,
+    max_seqlen: int | None,
+    lengths: Tensor | None,
+    is_nested: bool,
+    with_threshold: bool,
+) -> list[Tensor]:
+    call = prepare_ragged(
+        scores,
+        k_number if k is None else k,
+        temperature_number if temperature is None else temperature,
+        dim[0] if dim is not None and len(dim) == 1 else dim,
+        *(largest, mask, output, warm_start, solver, validate, clamp),
+        *(cu_seqlens, max_seqlen, lengths, is_nested),
+    )
+    if output == "threshold":
+        return [call.threshold()]
+    return list(call.write_with_threshold()) if with_threshold else [call.write()]
+
+
 def _call_select_topk(
     scores: Tensor,
     k: int,
@@ -164,4 +234,5 @@ def _define(name: str, schema: str, function: Any) -> None:
 
 
 _define("call_soft_topk", _CALL, _call_soft_topk)
+_define("call_ragged_topk", _RAGGED, _call_ragged_topk)
 _define("call_select_topk", _SELECT, _call_select_topk)

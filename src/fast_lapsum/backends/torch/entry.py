@@ -1,7 +1,17 @@
-"""The six entries of a backend (see common.py): plain torch, on any device."""
+"""The entries of a backend (see common.py): plain torch, on any device."""
 
 from .backward import backward
 from .forward import forward, supports
+from .ragged import ragged_backward, ragged_forward
 from .selection import sample, select, select_backward
 
-__all__ = ["backward", "forward", "sample", "select", "select_backward", "supports"]
+__all__ = [
+    "backward",
+    "forward",
+    "ragged_backward",
+    "ragged_forward",
+    "sample",
+    "select",
+    "select_backward",
+    "supports",
+]
