@@ -19,24 +19,24 @@ PACKAGE = Path(fast_lapsum.__file__).parent
 #: From the public functions down; a file imports what stands below it, or beside it.
 LAYERS = (
     ("nn",),
-    ("functional", "selection"),
+    ("functional", "selection", "many"),
     ("_traced",),
     ("_ragged",),
     ("_call",),
     ("_ragged_values",),
-    ("_values", "_autograd", "_selection_autograd", "_ragged_autograd"),
+    ("_values", "_autograd", "_selection_autograd", "_ragged_autograd", "_list_autograd"),
     ("_derivatives",),
-    ("_ops", "_selection_ops", "_ragged_ops"),
+    ("_ops", "_selection_ops", "_ragged_ops", "_list_ops"),
     ("_arguments", "_layout", "_segments"),
     ("backends",),
 )
 #: What stands on the public functions, each allowed to use those before it.
 EXTRAS = ("bench", "apps", "cli", "__main__")
 #: The rest is a backend's own business.
-OPEN = ("entry", "loader", "inspection", "common", "segments")
+OPEN = ("entry", "loader", "inspection", "common", "segments", "many")
 ENTRIES = (
     *("supports", "forward", "backward", "select", "select_backward", "sample"),
-    *("ragged_forward", "ragged_backward"),
+    *("ragged_forward", "ragged_backward", "list_forward", "list_backward"),
 )
 
 
@@ -93,7 +93,7 @@ def test_no_arrow_points_back(path: Path) -> None:
 def test_no_backend_imports_another(path: Path) -> None:
     own = path.parts[1]
     for target in _imports(PACKAGE / path):
-        is_shared = target[:2] in [("backends", x) for x in ("common", "layout", "segments")]
+        is_shared = target[:2] in [("backends", x) for x in ("common", "layout", "segments", "many")]
         assert is_shared or target[:2] == ("backends", own), f"{path} imports {'.'.join(target)}"
 
 
@@ -103,7 +103,8 @@ def test_nobody_reaches_into_a_kernel(path: Path) -> None:
     for target in _imports(PACKAGE / path):
         if target[0] == "backends" and target[1:2] != ("torch",):
             assert target[-1] in OPEN, f"{path} imports {'.'.join(target)}"
-        assert target[0] not in ("_ops", "_selection_ops", "_ragged_ops", "_autograd"), f"{path}: {target}"
+        inner = ("_ops", "_selection_ops", "_ragged_ops", "_list_ops", "_autograd")
+        assert target[0] not in inner, f"{path}: {target}"
 
 
 @pytest.mark.parametrize("path", [p for p in FILES if p.parts[0] == "apps"], ids=str)

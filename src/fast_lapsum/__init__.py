@@ -2,6 +2,7 @@
 
 from . import nn
 from .functional import lapsum, log_soft_topk, soft_topk, threshold
+from .many import soft_topk_list
 from .selection import hard_topk_mask, sample_topk, select_topk
 
 __version__ = "0.1.0"
@@ -14,5 +15,6 @@ __all__ = [
     "sample_topk",
     "select_topk",
     "soft_topk",
+    "soft_topk_list",
     "threshold",
 ]
