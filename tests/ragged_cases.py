@@ -1,10 +1,11 @@
-"""Rows of several lengths from the table of cases, joined into one vector, and how they are checked.
+"""Rows of several lengths from the table of cases, joined into one vector, and their checks.
 
 Kernels are called like ``backends/*/entry.py``: the same checks are made of all of them.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -37,7 +38,7 @@ class Ragged(NamedTuple):
 
     def rows(self, values: Tensor) -> list[Tensor]:
         ends = self.offsets.tolist()
-        return [values[a:b] for a, b in zip(ends[:-1], ends[1:], strict=True)]
+        return [values[a:b] for a, b in itertools.pairwise(ends)]
 
     def outside(self) -> Tensor:
         flags = torch.ones(len(self.values), dtype=torch.bool)
@@ -68,7 +69,7 @@ def corners_of_all_kinds(dtype: torch.dtype, lengths: tuple[int, ...], every: in
     ks: list[float] = []
     ts: list[float] = []
     for n in lengths:
-        scores, k, t = (x[:: every] for x in corners(n, dtype))
+        scores, k, t = (x[::every] for x in corners(n, dtype))
         rows += [*scores, scores[0, :0], scores[0, :0]]
         ks += [*k.tolist(), 0.0, 1.0]
         ts += [*t.tolist(), 1.0, 1.0]

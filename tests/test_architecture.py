@@ -93,7 +93,9 @@ def test_no_arrow_points_back(path: Path) -> None:
 def test_no_backend_imports_another(path: Path) -> None:
     own = path.parts[1]
     for target in _imports(PACKAGE / path):
-        is_shared = target[:2] in [("backends", x) for x in ("common", "layout", "segments", "many")]
+        is_shared = target[:2] in [
+            ("backends", x) for x in ("common", "layout", "segments", "many")
+        ]
         assert is_shared or target[:2] == ("backends", own), f"{path} imports {'.'.join(target)}"
 
 

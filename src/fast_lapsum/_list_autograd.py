@@ -42,7 +42,7 @@ def _join(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def _part(row: Tensor, like: Sequence[Tensor], dtypes: Sequence[torch.dtype]) -> list[Tensor]:
-    pieces = row.split([x.numel() for x in like])
+    pieces = row.split_with_sizes([x.numel() for x in like])
     return [
         piece.reshape(x.shape).to(dtype)
         for x, dtype, piece in zip(like, dtypes, pieces, strict=True)

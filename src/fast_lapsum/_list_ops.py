@@ -1,7 +1,7 @@
 """The operators of one budget over many tensors as PyTorch sees them.
 
-All scores of all tensors are one row, in the order of the list. Tensors may have several dtypes; the
-threshold is that of the widest. Outputs come in the dtypes of their tensors, or with ``widen``
+All scores of all tensors are one row, in the order of the list. Tensors may have several dtypes;
+the threshold is that of the widest. Outputs come in the dtypes of their tensors, or with ``widen``
 in float32 where those have 16 bits.
 """
 
@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._ops import Dims, backend_for, plain, register
+from ._ops import Dims, backend_for, register
 from .backends.common import row_dtype
 from .backends.many import kept_dtype, out_dtype_of
+from .backends.torch import entry as plain
 
 LIST_TOPK = (
     "(Tensor[] tensors, Tensor? budget, Scalar budget_number, Tensor? temperature,"

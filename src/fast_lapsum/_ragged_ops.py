@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._ops import Dims, backend_for, plain, register
+from ._ops import Dims, backend_for, register
 from .backends.common import compute_dtype, row_dtype
 from .backends.segments import rows_shape
+from .backends.torch import entry as plain
 
 _ROWS = "Tensor scores, Tensor? offsets, Tensor? lengths, SymInt? max_length,"
 RAGGED_TOPK = (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 from torch import Tensor
 
@@ -75,7 +77,7 @@ def _raise_for_values(
 
 def _raise_for_offsets(offsets: Tensor, total: int) -> None:
     places = offsets.tolist()
-    for i, (before, after) in enumerate(zip(places, places[1:], strict=False)):
+    for i, (before, after) in enumerate(itertools.pairwise(places)):
         if after < before:
             raise ValueError(
                 f"cu_seqlens must not fall, got cu_seqlens[{i}]={before} and "

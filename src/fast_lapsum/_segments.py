@@ -5,8 +5,9 @@ Nothing here looks at the numbers inside a tensor, as in ``_arguments.py``.
 
 from __future__ import annotations
 
+import contextlib
 import operator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,7 +24,7 @@ class Jagged(NamedTuple):
     max_length: int | None
 
 
-def take_apart(scores: Tensor) -> Jagged:
+def take_apart(scores: Any) -> Jagged:
     """A nested tensor of jagged layout as its values and where its rows are."""
     if scores.layout != torch.jagged:
         raise TypeError(
@@ -36,12 +37,12 @@ def take_apart(scores: Tensor) -> Jagged:
             f"tensor, got {scores.dim()} dimensions"
         )
     known = getattr(scores, "_maybe_max_seqlen", None)  # None where nobody has asked the device
-    return Jagged(scores.values(), scores.offsets(), scores.lengths(), known)  # type: ignore[no-untyped-call]
+    return Jagged(scores.values(), scores.offsets(), scores.lengths(), known)
 
 
 def put_together(values: Tensor, like: Jagged) -> Tensor:
     """Values as a nested tensor with the rows of another."""
-    return torch.nested.nested_tensor_from_jagged(  # type: ignore[no-any-return]
+    return torch.nested.nested_tensor_from_jagged(
         values, like.offsets, lengths=like.lengths, max_seqlen=like.max_length
     )
 
@@ -83,10 +84,8 @@ def check_max_seqlen(max_seqlen: object) -> int | None:
         return max_seqlen  # type: ignore[return-value]
     number = None
     if not isinstance(max_seqlen, (bool, Tensor)):
-        try:
+        with contextlib.suppress(TypeError):
             number = operator.index(max_seqlen)  # type: ignore[arg-type]
-        except TypeError:
-            pass
     if number is None:
         raise TypeError(
             "max_seqlen must be a whole number, in the host's memory, or None, got "

@@ -266,15 +266,16 @@ def _call_ragged(
             raise ValueError(f"dim must be 1 or -1 for a nested tensor, got dim={dim}")
         jagged = take_apart(scores)
         if isinstance(mask, Tensor) and mask.is_nested:
-            mask = mask.values()  # type: ignore[no-untyped-call]
+            mask = mask.values()
         given = (jagged.values, *given[1:3], -1, given[4], mask, *given[6:])
         cu_seqlens, max_seqlen, lengths = jagged.offsets, jagged.max_length, jagged.lengths
     rows = (cu_seqlens, max_seqlen, lengths, jagged is not None)
+    every: tuple[Any, ...] = (*given, validate, clamp, *rows)
     if is_traced():
-        found = _traced.ragged_topk(*given, validate, clamp, *rows, with_threshold)
+        found = _traced.ragged_topk(*every, with_threshold=with_threshold)
         out, b = found[0], found[-1]
     else:
-        call = _ragged.prepare(*given, validate, clamp, *rows)
+        call = _ragged.prepare(*every)
         if output == "threshold":
             out = b = call.threshold()
         elif with_threshold:

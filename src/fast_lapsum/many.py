@@ -71,8 +71,8 @@ def soft_topk_list(
 
     .. math:: p_{ji} = \sigma((r_{ji} - b) / t), \qquad \sum_j \sum_i p_{ji} = k
 
-    The masks are those of :func:`soft_topk` on all scores joined into one row, to rounding, whatever
-    the order of the list. The same list gives the same bits.
+    The masks are those of :func:`soft_topk` on all scores joined into one row, to rounding,
+    whatever the order of the list. The same list gives the same bits.
 
     Args:
         tensors: at least one tensor, all on one device, of any shapes, strides and floating dtypes
@@ -149,7 +149,7 @@ def soft_topk_list(
     return masks, threshold_value(pair, kept, row_temperature, settings).detach()
 
 
-def _check_tensors(tensors: Sequence[Tensor]) -> list[Tensor]:
+def _check_tensors(tensors: Any) -> list[Tensor]:
     if isinstance(tensors, Tensor) or not isinstance(tensors, Sequence):
         raise TypeError(f"tensors must be a list of tensors, got {type(tensors).__name__}")
     if not tensors:

@@ -178,7 +178,10 @@ def records(
             0 if x is None else x.data_ptr() + first_row * x.element_size() * (2 if i == 0 else 1)
             for i, x in enumerate(per_row)
         ]
-        yield pack_call(head, (outer, inner, shape[-1]), flags, fields, numbers, pointers), first_row
+        yield (
+            pack_call(head, (outer, inner, shape[-1]), flags, fields, numbers, pointers),
+            first_row,
+        )
 
 
 def pack_call(

@@ -74,10 +74,11 @@ def ragged_backward(
     d_temperature = torch.empty(rows, dtype=torch.float64) if per_row else None
     dtype = DTYPES[scores.dtype]
     tensors = (scores, mask, None, as_double(temperature), None, grad, out)
+    head = (dtype, dtype, DTYPES[grad.dtype])
+    per_row_tensors = (threshold.contiguous(), d_budget, d_temperature, None)
     _call(
-        *("lapsum_ragged_backward", (dtype, dtype, DTYPES[grad.dtype])),
-        *(flags_of(largest, output), tensors, (0.0, temperature_number)),
-        *((threshold.contiguous(), d_budget, d_temperature, None), bounds, lengths),
+        *("lapsum_ragged_backward", head, flags_of(largest, output), tensors),
+        *((0.0, temperature_number), per_row_tensors, bounds, lengths),
     )
     return out, d_budget, d_temperature
 

@@ -64,7 +64,7 @@ def join(tensors: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
 
 def part(row: Tensor, like: Sequence[Tensor], dtypes: Sequence[torch.dtype]) -> list[Tensor]:
     """The way back, with the strides of the tensors."""
-    pieces = row.split([x.numel() for x in like])
+    pieces = row.split_with_sizes([x.numel() for x in like])
     return [
         torch.empty_like(x, dtype=dtype).copy_(piece.view(x.shape))
         for x, dtype, piece in zip(like, dtypes, pieces, strict=True)

@@ -45,9 +45,7 @@ def ragged_forward(
         assert lengths is not None
         inside = takes_part(scores, lengths)
         keep = inside if mask is None else mask & inside
-        out, threshold = forward(
-            scores, budgets, 0.0, temperatures, 1.0, keep, warm_start, *given
-        )
+        out, threshold = forward(scores, budgets, 0.0, temperatures, 1.0, keep, warm_start, *given)
         if output != "threshold":
             out.masked_fill_(~inside, nothing)  # also in rows that are NaN
         return out, threshold

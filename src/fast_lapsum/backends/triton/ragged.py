@@ -238,9 +238,9 @@ def ragged_block_forward(
     """One row at a time, held in registers, of SCANNED rows those that are of the class."""
     begin_next(OVERLAP)
     first = tl.program_id(0).to(tl.int64) * SCANNED
-    for row_number in range(first, first + rows_to_see(
-        call, first, row_count, offsets, lengths, LOWEST, SCANNED
-    )):
+    for row_number in range(
+        first, first + rows_to_see(call, first, row_count, offsets, lengths, LOWEST, SCANNED)
+    ):
         row = tl.zeros((1,), tl.int64) + row_number
         _hold(
             *(call, row, row_count, offsets, lengths, warm_start, out, threshold),
@@ -290,9 +290,9 @@ def ragged_long_forward(
     """
     begin_next(OVERLAP)
     first = tl.program_id(0).to(tl.int64) * SCANNED
-    for row_number in range(first, first + rows_to_see(
-        call, first, row_count, offsets, lengths, LOWEST, SCANNED
-    )):
+    for row_number in range(
+        first, first + rows_to_see(call, first, row_count, offsets, lengths, LOWEST, SCANNED)
+    ):
         n = length_of(call, tl.minimum(row_number, row_count - 1), row_count, offsets, lengths)
         if (n >= LOWEST) & (row_number < row_count):
             row = tl.zeros((1,), tl.int64) + row_number

@@ -197,9 +197,9 @@ def ragged_long_backward(
     begin_next(OVERLAP)
     PER_ROW: tl.constexpr = d_budget is not None
     first = tl.program_id(0).to(tl.int64) * SCANNED
-    for row_number in range(first, first + rows_to_see(
-        call, first, row_count, offsets, lengths, LOWEST, SCANNED
-    )):
+    for row_number in range(
+        first, first + rows_to_see(call, first, row_count, offsets, lengths, LOWEST, SCANNED)
+    ):
         n = length_of(call, tl.minimum(row_number, row_count - 1), row_count, offsets, lengths)
         if (n >= LOWEST) & (row_number < row_count):
             row = tl.zeros((1,), tl.int64) + row_number
@@ -218,7 +218,7 @@ def ragged_long_backward(
                 tl.store(d_temperature + row, of_row.d_temperature)
             BLOCK: tl.constexpr = REPEATS * LANES
             tiles = (n + (BLOCK - 1)) // BLOCK
-            for step in range(0, tiles):
+            for step in range(tiles):
                 index = part_indices((tiles - 1 - step) * BLOCK, 0, REPEATS, LANES, 1)
                 inside = exist(index, n, 1)
                 r = load_scores(call, outer, inner, index, inside, LARGEST, 1, COMPUTE)

@@ -46,6 +46,15 @@ SHORT = (32, 256)
 #: A launch has about so many programs at most. Where there are more rows, a program looks at
 #: several, and most of them are of other classes.
 MOST_PROGRAMS = 16384
+_NO_CALL = Call(Rows(None, 0, 0), None, None, None, None, 0, 1)
+# Found in Triton's cache on disk whatever was called first: see steps.py.
+_KERNELS = (
+    *(fill_outside, ragged_block_forward, ragged_long_backward, ragged_long_forward),
+    *(ragged_tile_backward, ragged_tile_forward),
+)
+for _kernel in _KERNELS:
+    getattr(_kernel, "cache_key", None)
+del _kernel
 #: Programs that fill what is before and after all segments, and scores of a turn.
 FILLING, FILLED = 64, 1024
 
@@ -286,8 +295,13 @@ def _forward_steps(plan: RaggedPlan, row_count: int, constants: dict[str, Any]) 
     for i, held in enumerate(plan.held):
         is_last = i == len(plan.held) - 1 and plan.long is None
         own = constants | {
-            **{"LOWEST": lowest, "HIGHEST": held.block, "IS_LAST": is_last},
-            **{"PARTS": held.parts, "REPEATS": held.repeats, "LANES": held.lanes, "WIDTH": 1},
+            "LOWEST": lowest,
+            "HIGHEST": held.block,
+            "IS_LAST": is_last,
+            "PARTS": held.parts,
+            "REPEATS": held.repeats,
+            "LANES": held.lanes,
+            "WIDTH": 1,
         }
         options = {
             "num_warps": held.warps,
@@ -307,8 +321,12 @@ def _forward_steps(plan: RaggedPlan, row_count: int, constants: dict[str, Any]) 
         long = plan.long
         assert isinstance(long, LongPlan)
         own = constants | {
-            **{"LOWEST": lowest, "SCANNED": _scanned(row_count), "READ": long.read},
-            **{"LISTED": long.listed, "WRITTEN": long.written, "LANES": long.lanes},
+            "LOWEST": lowest,
+            "SCANNED": _scanned(row_count),
+            "READ": long.read,
+            "LISTED": long.listed,
+            "WRITTEN": long.written,
+            "LANES": long.lanes,
             "SAMPLE": long.sample,
         }
         options = {"num_warps": long.warps, "maxnreg": long.registers, "enable_fp_fusion": False}
@@ -323,8 +341,12 @@ def _backward_steps(plan: RaggedPlan, row_count: int, constants: dict[str, Any])
     for i, held in enumerate(plan.held):
         is_last = i == len(plan.held) - 1 and plan.long is None
         own = constants | {
-            **{"LOWEST": lowest, "HIGHEST": held.block, "IS_LAST": is_last, "ROWS": held.rows},
-            **{"REPEATS": held.parts * held.repeats, "LANES": held.lanes},
+            "LOWEST": lowest,
+            "HIGHEST": held.block,
+            "IS_LAST": is_last,
+            "ROWS": held.rows,
+            "REPEATS": held.parts * held.repeats,
+            "LANES": held.lanes,
         }
         options = {
             "num_warps": held.warps,
@@ -337,7 +359,9 @@ def _backward_steps(plan: RaggedPlan, row_count: int, constants: dict[str, Any])
         long = plan.long
         assert isinstance(long, LongBackwardPlan)
         own = constants | {
-            **{"LOWEST": lowest, "SCANNED": _scanned(row_count), "REPEATS": long.repeats},
+            "LOWEST": lowest,
+            "SCANNED": _scanned(row_count),
+            "REPEATS": long.repeats,
             "LANES": long.lanes,
         }
         programs = -(-row_count // own["SCANNED"])
@@ -346,21 +370,52 @@ def _backward_steps(plan: RaggedPlan, row_count: int, constants: dict[str, Any])
     return steps[::-1]
 
 
-def _run(scores: Tensor, steps: list[Step], given: tuple[Any, ...]) -> None:
-    """Launch all classes; each but the first may begin beside the one before."""
-    overlap = can_overlap(scores.device)
+def _run(
+    scores: Tensor, steps: list[Step], given: tuple[Any, ...], overlap: bool | None = None
+) -> None:
+    """Launch all steps; each but the first may begin beside the one before.
+
+    Calls of a kind that was seen before get their addresses and numbers directly (relaunch.py).
+    """
+    overlap = can_overlap(scores.device) if overlap is None else overlap
+    device = scores.device.index
+    key = (
+        tuple((step.kernel, step.programs, *step.constants.items()) for step in steps),
+        *(overlap, device, _kind(given)),
+    )
+    if (again := relaunch.find(key, device)) is not None:
+        relaunch.run(again, device, _addresses(given))
+        return
     made = [
         step._replace(
-            constants=_in_order(step, overlap),
+            constants=step.constants | {"OVERLAP": overlap},
             options=step.options | ({"launch_pdl": True} if overlap and place else {}),
         )
         for place, step in enumerate(steps)
     ]
-    relaunch.launch(Steps(made), given)
+    launched = relaunch.launch(Steps(made), given)
+    relaunch.keep(key, launched._replace(call=_NO_CALL))  # which tensors are not kept alive by
 
 
-def _in_order(step: Step, overlap: bool) -> dict[str, Any]:
-    return step.constants | {"OVERLAP": overlap}
+def _kind(value: Any) -> Any:
+    """What a compiled kernel depends on of an argument."""
+    if isinstance(value, Tensor):
+        return value.dtype, value.data_ptr() % 16 == 0
+    if isinstance(value, tuple):
+        return tuple(_kind(one) for one in value)
+    if isinstance(value, int):
+        return value == 1, value % 16 == 0, -(2**31) <= value < 2**31
+    return type(value)
+
+
+def _addresses(value: Any) -> Any:
+    """Arguments with addresses where tensors were."""
+    if isinstance(value, Tensor):
+        return value.data_ptr()
+    if isinstance(value, tuple):
+        parts = [_addresses(one) for one in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    return value
 
 
 def _fill(scores: Tensor, call: Call, lead: tuple[Any, ...], out: Rows, nothing: float) -> None:
@@ -369,6 +424,7 @@ def _fill(scores: Tensor, call: Call, lead: tuple[Any, ...], out: Rows, nothing:
         return
     row_count, offsets = lead[1], lead[2]
     programs = FILLING if offsets is not None else max(1, min(64, call.n // (4 * FILLED)))
-    constants = {"NOTHING": nothing, "LANES": FILLED, "OVERLAP": False}
+    constants = {"NOTHING": nothing, "LANES": FILLED}
     grid = programs if offsets is not None else row_count * programs
-    fill_outside[(grid,)](*lead, out, programs, **constants, num_warps=4)
+    step = Step(fill_outside, grid, (), constants, {"num_warps": 4})
+    _run(scores, [step], (*lead, out, programs), overlap=False)
