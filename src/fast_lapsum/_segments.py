@@ -12,6 +12,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ._arguments import check_mask, check_scores
+from .backends.segments import takes_part
+
 _WHOLE = (torch.int32, torch.int64)
 
 
@@ -76,6 +79,17 @@ def check_lengths(lengths: Tensor, scores: Tensor, rows_shape: torch.Size) -> Te
                 f"got shape {tuple(lengths.shape)}"
             ) from None
     return lengths
+
+
+def mask_of_lengths(lengths: Tensor, scores: Tensor, dim: object, mask: Tensor | None) -> Tensor:
+    """Which scores are before their row's length along one dimension, and in the mask."""
+    if not isinstance(dim, int) or isinstance(dim, bool):
+        raise TypeError(f"dim must be an int with lengths, got {type(dim).__name__}")
+    along = check_scores(scores, dim)
+    shape = torch.Size(size for i, size in enumerate(scores.shape) if i != along)
+    kept = takes_part(scores.movedim(along, -1), check_lengths(lengths, scores, shape))
+    kept = kept.movedim(-1, along)
+    return kept if mask is None else kept & check_mask(mask, scores)
 
 
 def check_max_seqlen(max_seqlen: object) -> int | None:

@@ -272,7 +272,8 @@ def _call_ragged(
     rows = (cu_seqlens, max_seqlen, lengths, jagged is not None)
     every: tuple[Any, ...] = (*given, validate, clamp, *rows)
     if is_traced():
-        found = _traced.ragged_topk(*every, with_threshold=with_threshold)
+        every = (*every, with_threshold)
+        found = _traced.ragged_topk(*every)
         out, b = found[0], found[-1]
     else:
         call = _ragged.prepare(*every)
