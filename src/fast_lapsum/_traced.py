@@ -8,6 +8,7 @@ the operators of ``_ops.py`` and ``_selection_ops.py`` and nothing around them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torch.compiler import is_dynamo_compiling
 
 from ._arguments import Dim, check_dim_kinds, check_number, check_whole_number
 from ._call import Number, prepare, sample, select
+from ._list import soft_topk_list
 from ._ops import NAMESPACE
 from ._ragged import prepare as prepare_ragged
 from ._segments import check_max_seqlen
@@ -30,6 +32,10 @@ _RAGGED = (
     " int[]? dim, bool largest, Tensor? mask, str output, Tensor? warm_start, str solver,"
     " bool validate, bool clamp, Tensor? cu_seqlens, SymInt? max_seqlen, Tensor? lengths,"
     " bool is_nested, bool with_threshold) -> Tensor[]"
+)
+_LIST = (
+    "(Tensor[] tensors, Tensor? k, Scalar k_number, Tensor? temperature, Scalar temperature_number,"
+    " bool largest, bool clamp, bool hard, bool with_threshold, bool validate) -> Tensor[]"
 )
 _SELECT = (
     "(Tensor scores, SymInt k, Tensor? temperature, Scalar temperature_number, int dim,"
@@ -96,6 +102,25 @@ def ragged_topk(
         _dims(dim),
         *(largest, mask, output, warm_start, solver, validate, clamp),
         *(cu_seqlens, check_max_seqlen(max_seqlen), lengths, is_nested, with_threshold),
+    )
+
+
+def list_topk(
+    tensors: Sequence[Tensor],
+    k: Number | Tensor,
+    temperature: Number | Tensor,
+    largest: bool,
+    clamp: bool,
+    hard: bool,
+    with_threshold: bool,
+    validate: bool,
+) -> list[Tensor]:
+    """Masks of many tensors, and last the threshold of them if wanted."""
+    return torch.ops.fast_lapsum.call_list_topk(  # type: ignore[no-any-return]
+        tensors,
+        *_tensor_and_number("k", k),
+        *_tensor_and_number("temperature", temperature),
+        *(largest, clamp, hard, with_threshold, validate),
     )
 
 
@@ -212,6 +237,23 @@ def _call_ragged_topk(
     return list(call.write_with_threshold()) if with_threshold else [call.write()]
 
 
+def _call_list_topk(
+    tensors: Sequence[Tensor],
+    k: Tensor | None,
+    k_number: Number,
+    temperature: Tensor | None,
+    temperature_number: Number,
+    largest: bool,
+    clamp: bool,
+    hard: bool,
+    with_threshold: bool,
+    validate: bool,
+) -> list[Tensor]:
+    t = temperature_number if temperature is None else temperature
+    flags = (largest, clamp, hard, with_threshold, validate)
+    return soft_topk_list(list(tensors), k_number if k is None else k, t, *flags)
+
+
 def _call_select_topk(
     scores: Tensor,
     k: int,
@@ -234,5 +276,6 @@ def _define(name: str, schema: str, function: Any) -> None:
 
 
 _define("call_soft_topk", _CALL, _call_soft_topk)
+_define("call_list_topk", _LIST, _call_list_topk)
 _define("call_ragged_topk", _RAGGED, _call_ragged_topk)
 _define("call_select_topk", _SELECT, _call_select_topk)
