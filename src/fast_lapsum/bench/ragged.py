@@ -171,11 +171,12 @@ _FASTER = (Limit(SEGMENTS, 1, PADDED),)
 _LIST_LIMITS = (Limit(LIST, 1.5, ONE), Limit(LIST + BOTH, 1.5, ONE + BOTH))
 
 
-def _segment_case(count: int, least: int, most: int) -> RaggedCase:
+def _segment_case(
+    count: int, least: int, most: int, limits: tuple[Limit, ...] = _SEGMENT_LIMITS
+) -> RaggedCase:
     lengths = lengths_of(count, least, most)
     name = f"{count:,} segments of {least:,} to {most:,}"
-    limits = (*_SEGMENT_LIMITS, *_FASTER)
-    return RaggedCase(name, lambda device: segments(lengths, device), limits)
+    return RaggedCase(name, lambda device: segments(lengths, device), (*limits, *_FASTER))
 
 
 def _one_long(longest: int, count: int, length: int) -> RaggedCase:
@@ -194,7 +195,7 @@ def cases_of(device: torch.device, quick: bool) -> tuple[RaggedCase, ...]:
     layers = RaggedCase("ResNet-50", lambda device: many(resnet50(), device), _LIST_LIMITS)
     if device.type == "cuda":
         return _segment_case(4096, 16, 65_536), _one_long(10_000_000, 64, 1000), layers
-    return _segment_case(256, 16, 65_536), _segment_case(4096, 4, 512), layers
+    return _segment_case(256, 16, 65_536), _segment_case(4096, 4, 512, ()), layers
 
 
 def run(

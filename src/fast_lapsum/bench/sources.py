@@ -120,7 +120,8 @@ KINDS: dict[str, Needs] = {
     "ragged": Needs(
         (
             "many.py",
-            *_in("bench", "functions", "gpu_timing", "parity", "ragged", "timing"),
+            *_in("bench", "function_calls", "functions", "gpu_bars", "gpu_case", "gpu_parity"),
+            *_in("bench", "gpu_timing", "parity", "ragged", "timing"),
         )
     ),
     "compiled": Needs(

@@ -29,6 +29,16 @@ OwnRow own_row(const RaggedCall& given, int64_t row) {
     return own;
 }
 
+// Those of a tile.
+struct OwnRows {
+    std::vector<OwnRow> rows;
+
+    OwnRows(const RaggedCall& given, const int64_t* numbers, int count) {
+        rows.reserve(size_t(count));
+        for (int j = 0; j < count; ++j) rows.push_back(own_row(given, numbers[j]));
+    }
+};
+
 // What is beyond the end of a row of one size.
 template <class T>
 void fill_rest(const RaggedCall& given, int64_t row, T value) {
@@ -108,7 +118,8 @@ int64_t ragged_forward(const RaggedCall& given) {
             fill_rest(given, row, nothing);
         },
         [&](const int64_t* rows, int count, auto lanes) {
-            const auto at = [&](int j) { return own_row(given, rows[j]); };
+            const OwnRows own(given, rows, count);
+            const auto at = [&](int j) -> const OwnRow& { return own.rows[size_t(j)]; };
             forward_tile<T>(at, count, lanes, &over_limit);
             for (int j = 0; j < count; ++j) fill_rest(given, rows[j], nothing);
         });
@@ -126,7 +137,8 @@ void ragged_backward(const RaggedCall& given) {
             fill_rest(given, row, T(0));
         },
         [&](const int64_t* rows, int count, auto lanes) {
-            const auto at = [&](int j) { return own_row(given, rows[j]); };
+            const OwnRows own(given, rows, count);
+            const auto at = [&](int j) -> const OwnRow& { return own.rows[size_t(j)]; };
             backward_tile<T>(at, count, lanes);
             for (int j = 0; j < count; ++j) fill_rest(given, rows[j], T(0));
         });
