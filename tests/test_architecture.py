@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ PACKAGE = Path(fast_lapsum.__file__).parent
 LAYERS = (
     ("nn",),
     ("functional", "selection", "many"),
+    ("_traced_many",),
     ("_traced",),
     ("_ragged", "_list"),
     ("_call",),
@@ -33,11 +35,9 @@ LAYERS = (
 #: What stands on the public functions, each allowed to use those before it.
 EXTRAS = ("bench", "apps", "cli", "__main__")
 #: The rest is a backend's own business.
-OPEN = ("entry", "loader", "inspection", "common", "segments", "many")
-ENTRIES = (
-    *("supports", "forward", "backward", "select", "select_backward", "sample"),
-    *("ragged_forward", "ragged_backward", "list_forward", "list_backward"),
-)
+OPEN = ("entry", "ragged_entry", "loader", "inspection", "common", "segments", "many")
+ENTRIES = ("supports", "forward", "backward", "select", "select_backward", "sample")
+RAGGED_ENTRIES = ("ragged_forward", "ragged_backward", "list_forward", "list_backward")
 
 
 def _imports(path: Path) -> set[tuple[str, ...]]:
@@ -116,11 +116,13 @@ def test_no_application_imports_another(path: Path) -> None:
         assert not is_other or target[1] == path.parts[1], f"{path} imports {'.'.join(target)}"
 
 
-@pytest.mark.parametrize("name", ENTRIES)
+@pytest.mark.parametrize("name", [*ENTRIES, *RAGGED_ENTRIES])
 def test_all_backends_have_one_signature(name: str) -> None:
     triton = loader.entry()
-    backends = [x for x in (cpu, plain, triton) if x is not None]
-    wanted = inspect.signature(getattr(plain, name))
+    backends = [x for x in (plain, cpu, triton) if x is not None]
+    if name in RAGGED_ENTRIES:
+        backends = [import_module(".ragged_entry", x.__package__) for x in backends]
+    wanted = inspect.signature(getattr(backends[0], name))
     own = {"solver", "passes", "most_passes", "clamp", "plan"}  # what only one of them has, last
     shared = [p for p in wanted.parameters.values() if p.name not in own]
     for backend in backends:

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._ops import Dims, backend_for, register
+from ._ops import backend_for, register
+from ._ragged_ops import ragged_entry
 from .backends.common import row_dtype
 from .backends.many import kept_dtype, out_dtype_of
 from .backends.torch import entry as plain
@@ -32,7 +33,7 @@ def _backend(tensors: Sequence[Tensor], grads: Sequence[Tensor] = ()) -> Any:
     """The entries of the fastest backend that takes all of these tensors."""
     backend = backend_for(tensors[0])
     is_whole = all(backend.supports(x) for x in (*tensors, *grads))
-    return backend if is_whole else plain
+    return ragged_entry(backend if is_whole else plain)
 
 
 def list_topk(
@@ -100,16 +101,10 @@ def _fake_list_topk_backward(
     return [*(torch.empty_like(x) for x in tensors), *(of_row if per_row else ())]
 
 
-def _no_vmap(name: str, info: Any, in_dims: Dims, *args: Any) -> tuple[Any, Any]:
-    """The public functions join tensors before a transform sees an operator."""
-    raise NotImplementedError(f"fast_lapsum::{name} has no rule for vmap; call soft_topk_list")
-
-
-register("list_topk", LIST_TOPK, list_topk, _fake_list_topk, _no_vmap)
+register("list_topk", LIST_TOPK, list_topk, _fake_list_topk)
 register(
     "list_topk_backward",
     LIST_TOPK_BACKWARD,
     list_topk_backward,
     _fake_list_topk_backward,
-    _no_vmap,
 )

@@ -7,15 +7,16 @@ other, and does not wait for the device to tell.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ._ops import Dims, backend_for, register
+from ._ops import backend_for, register
 from .backends.common import compute_dtype, row_dtype
 from .backends.segments import rows_shape
-from .backends.torch import entry as plain
+from .backends.torch import ragged_entry as plain
 
 _ROWS = "Tensor scores, Tensor? offsets, Tensor? lengths, SymInt? max_length,"
 RAGGED_TOPK = (
@@ -27,6 +28,11 @@ RAGGED_TOPK_BACKWARD = (
     f"(Tensor grad, {_ROWS} Tensor? temperature, Scalar temperature_number, Tensor? mask,"
     " Tensor threshold, bool largest, str output, bool per_row) -> Tensor[]"
 )
+
+
+def ragged_entry(backend: Any) -> Any:
+    """The entries of a backend for rows of several lengths and many tensors."""
+    return import_module(".ragged_entry", backend.__package__)
 
 
 def ragged_topk(
@@ -51,7 +57,7 @@ def ragged_topk(
         *(temperature_number, mask, warm_start, largest, output, out_dtype),
     )
     if solver == "auto":
-        return backend_for(scores).ragged_forward(*given)  # type: ignore[no-any-return]
+        return ragged_entry(backend_for(scores)).ragged_forward(*given)  # type: ignore[no-any-return]
     return plain.ragged_forward(*given, solver)
 
 
@@ -70,7 +76,7 @@ def ragged_topk_backward(
     per_row: bool,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Gradients for scores (in their dtype), and with ``per_row`` for budget and temperature."""
-    return backend_for(scores, grad).ragged_backward(  # type: ignore[no-any-return]
+    return ragged_entry(backend_for(scores, grad)).ragged_backward(  # type: ignore[no-any-return]
         *(grad, scores, offsets, lengths, max_length, temperature, temperature_number, mask),
         *(threshold, largest, output, per_row),
     )
@@ -123,16 +129,10 @@ def _fake_ragged_topk_backward(
     return [torch.empty_like(scores), *(of_rows if per_row else ())]
 
 
-def _no_vmap(name: str, info: Any, in_dims: Dims, *args: Any) -> tuple[Any, Any]:
-    """The public functions make rows of one size of them before a transform sees an operator."""
-    raise NotImplementedError(f"fast_lapsum::{name} has no rule for vmap; call soft_topk")
-
-
-register("ragged_topk", RAGGED_TOPK, ragged_topk, _fake_ragged_topk, _no_vmap)
+register("ragged_topk", RAGGED_TOPK, ragged_topk, _fake_ragged_topk)
 register(
     "ragged_topk_backward",
     RAGGED_TOPK_BACKWARD,
     _ragged_topk_backward_tensors,
     _fake_ragged_topk_backward,
-    _no_vmap,
 )

@@ -8,7 +8,6 @@ the operators of ``_ops.py`` and ``_selection_ops.py`` and nothing around them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,25 +16,12 @@ from torch.compiler import is_dynamo_compiling
 
 from ._arguments import Dim, check_dim_kinds, check_number, check_whole_number
 from ._call import Number, prepare, sample, select
-from ._list import soft_topk_list
 from ._ops import NAMESPACE
-from ._ragged import prepare as prepare_ragged
-from ._segments import check_max_seqlen
 
 _CALL = (
     "(Tensor scores, Tensor? k, Scalar k_number, Tensor? temperature, Scalar temperature_number,"
     " int[]? dim, bool largest, Tensor? mask, str output, Tensor? warm_start, str solver,"
     " bool validate, bool clamp, bool with_threshold) -> Tensor[]"
-)
-_RAGGED = (
-    "(Tensor scores, Tensor? k, Scalar k_number, Tensor? temperature, Scalar temperature_number,"
-    " int[]? dim, bool largest, Tensor? mask, str output, Tensor? warm_start, str solver,"
-    " bool validate, bool clamp, Tensor? cu_seqlens, SymInt? max_seqlen, Tensor? lengths,"
-    " bool is_nested, bool with_threshold) -> Tensor[]"
-)
-_LIST = (
-    "(Tensor[] tensors, Tensor? k, Scalar k_number, Tensor? temperature, Scalar temperature_number,"
-    " bool largest, bool clamp, bool hard, bool with_threshold, bool validate) -> Tensor[]"
 )
 _SELECT = (
     "(Tensor scores, SymInt k, Tensor? temperature, Scalar temperature_number, int dim,"
@@ -62,9 +48,9 @@ def soft_topk(
     """What ``output`` says, "sample" for a random mask, and the thresholds of it if wanted."""
     return torch.ops.fast_lapsum.call_soft_topk(  # type: ignore[no-any-return]
         scores,
-        *_tensor_and_number("k", k),
-        *_tensor_and_number("temperature", temperature),
-        _dims(dim),
+        *tensor_and_number("k", k),
+        *tensor_and_number("temperature", temperature),
+        dims_of(dim),
         largest,
         mask,
         output,
@@ -73,54 +59,6 @@ def soft_topk(
         validate,
         clamp,
         with_threshold,
-    )
-
-
-def ragged_topk(
-    scores: Tensor,
-    k: Number | Tensor,
-    temperature: Number | Tensor,
-    dim: Dim,
-    largest: bool,
-    mask: Tensor | None,
-    output: str,
-    warm_start: Tensor | None,
-    solver: str,
-    validate: bool,
-    clamp: bool,
-    cu_seqlens: Tensor | None,
-    max_seqlen: int | None,
-    lengths: Tensor | None,
-    is_nested: bool,
-    with_threshold: bool = False,
-) -> list[Tensor]:
-    """The same of rows of several lengths."""
-    return torch.ops.fast_lapsum.call_ragged_topk(  # type: ignore[no-any-return]
-        scores,
-        *_tensor_and_number("k", k),
-        *_tensor_and_number("temperature", temperature),
-        _dims(dim),
-        *(largest, mask, output, warm_start, solver, validate, clamp),
-        *(cu_seqlens, check_max_seqlen(max_seqlen), lengths, is_nested, with_threshold),
-    )
-
-
-def list_topk(
-    tensors: Sequence[Tensor],
-    k: Number | Tensor,
-    temperature: Number | Tensor,
-    largest: bool,
-    clamp: bool,
-    hard: bool,
-    with_threshold: bool,
-    validate: bool,
-) -> list[Tensor]:
-    """Masks of many tensors, and last the threshold of them if wanted."""
-    return torch.ops.fast_lapsum.call_list_topk(  # type: ignore[no-any-return]
-        tensors,
-        *_tensor_and_number("k", k),
-        *_tensor_and_number("temperature", temperature),
-        *(largest, clamp, hard, with_threshold, validate),
     )
 
 
@@ -138,11 +76,12 @@ def select_topk(
     if is_dynamo_compiling() and not isinstance(k, (int, float, Tensor)) and hasattr(k, "shape"):
         raise TypeError(f"k must be a Python number in a graph, {_NUMPY}: say int(k)")
     count = check_whole_number(k, dim)
-    given = (*_tensor_and_number("temperature", temperature), dim, largest, mask)
+    given = (*tensor_and_number("temperature", temperature), dim, largest, mask)
     return torch.ops.fast_lapsum.call_select_topk(scores, count, *given, is_sorted, validate)  # type: ignore[no-any-return]
 
 
-def _tensor_and_number(name: str, value: Any) -> tuple[Tensor | None, Number]:
+def tensor_and_number(name: str, value: Any) -> tuple[Tensor | None, Number]:
+    """A value as an operator takes it: a tensor, or a number where that is None."""
     if isinstance(value, Tensor):
         return value, 0
     if isinstance(value, (int, float)):
@@ -153,7 +92,8 @@ def _tensor_and_number(name: str, value: Any) -> tuple[Tensor | None, Number]:
     return None, check_number(name, value)
 
 
-def _dims(dim: Dim) -> list[int] | None:
+def dims_of(dim: Dim) -> list[int] | None:
+    """Dimensions as an operator takes them."""
     if isinstance(dim, int):
         return [dim]
     if dim is None or isinstance(dim, (tuple, list)):
@@ -204,56 +144,6 @@ def _call_soft_topk(
     return [call.restore(out), b]
 
 
-def _call_ragged_topk(
-    scores: Tensor,
-    k: Tensor | None,
-    k_number: Number,
-    temperature: Tensor | None,
-    temperature_number: Number,
-    dim: list[int] | None,
-    largest: bool,
-    mask: Tensor | None,
-    output: str,
-    warm_start: Tensor | None,
-    solver: str,
-    validate: bool,
-    clamp: bool,
-    cu_seqlens: Tensor | None,
-    max_seqlen: int | None,
-    lengths: Tensor | None,
-    is_nested: bool,
-    with_threshold: bool,
-) -> list[Tensor]:
-    call = prepare_ragged(
-        scores,
-        k_number if k is None else k,
-        temperature_number if temperature is None else temperature,
-        dim[0] if dim is not None and len(dim) == 1 else dim,
-        *(largest, mask, output, warm_start, solver, validate, clamp),
-        *(cu_seqlens, max_seqlen, lengths, is_nested),
-    )
-    if output == "threshold":
-        return [call.threshold()]
-    return list(call.write_with_threshold()) if with_threshold else [call.write()]
-
-
-def _call_list_topk(
-    tensors: Sequence[Tensor],
-    k: Tensor | None,
-    k_number: Number,
-    temperature: Tensor | None,
-    temperature_number: Number,
-    largest: bool,
-    clamp: bool,
-    hard: bool,
-    with_threshold: bool,
-    validate: bool,
-) -> list[Tensor]:
-    t = temperature_number if temperature is None else temperature
-    flags = (largest, clamp, hard, with_threshold, validate)
-    return soft_topk_list(list(tensors), k_number if k is None else k, t, *flags)
-
-
 def _call_select_topk(
     scores: Tensor,
     k: int,
@@ -269,13 +159,12 @@ def _call_select_topk(
     return select(scores, k, t, dim, largest, mask, is_sorted, validate)
 
 
-def _define(name: str, schema: str, function: Any) -> None:
+def define(name: str, schema: str, function: Any) -> None:
+    """An operator that the compiler takes apart."""
     operator = f"{NAMESPACE}::{name}"
     torch.library.define(operator, schema)
     torch.library.impl(operator, "CompositeImplicitAutograd", function)
 
 
-_define("call_soft_topk", _CALL, _call_soft_topk)
-_define("call_list_topk", _LIST, _call_list_topk)
-_define("call_ragged_topk", _RAGGED, _call_ragged_topk)
-_define("call_select_topk", _SELECT, _call_select_topk)
+define("call_soft_topk", _CALL, _call_soft_topk)
+define("call_select_topk", _SELECT, _call_select_topk)

@@ -8,11 +8,10 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor
 
-from . import _ragged, _traced
+from . import _traced
 from ._arguments import Dim, check_dims, check_flag, check_number, check_per_row
 from ._call import Number, SolverName, prepare
 from ._derivatives import is_traced
-from ._segments import put_together, take_apart
 
 
 @overload
@@ -253,6 +252,10 @@ def _call_ragged(
     with_threshold: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """What a public function gives for rows of several lengths, and thresholds if asked for."""
+    # Loaded by the first such call: it would be a third of what an import takes.
+    from . import _ragged, _traced_many
+    from ._segments import put_together, take_apart
+
     scores, dim, mask, output = given[0], given[3], given[5], given[6]
     cu_seqlens, max_seqlen, lengths = segments
     jagged = None
@@ -273,7 +276,7 @@ def _call_ragged(
     every: tuple[Any, ...] = (*given, validate, clamp, *rows)
     if is_traced():
         every = (*every, with_threshold)
-        found = _traced.ragged_topk(*every)
+        found = _traced_many.ragged_topk(*every)
         out, b = found[0], found[-1]
     else:
         call = _ragged.prepare(*every)

@@ -7,7 +7,6 @@ from typing import Literal, overload
 
 from torch import Tensor
 
-from . import _list, _traced
 from ._call import Number
 from ._derivatives import is_traced
 
@@ -85,7 +84,9 @@ def soft_topk_list(
         >>> masks
         [tensor([[0.9908, 0.0091]]), tensor([0.0671, 0.9318, 0.0012])]
     """
+    from . import _list, _traced_many  # by the first call: see functional.py
+
     given = (tensors, k, temperature, largest, clamp, hard, return_threshold, validate)
-    found = _traced.list_topk(*given) if is_traced() else _list.soft_topk_list(*given)
+    found = _traced_many.list_topk(*given) if is_traced() else _list.soft_topk_list(*given)
     masks = found[: len(tensors)]
     return (masks, found[-1]) if return_threshold else masks

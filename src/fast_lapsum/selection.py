@@ -11,7 +11,6 @@ from . import _traced
 from ._arguments import Dim
 from ._call import Number, prepare, sample, select
 from ._derivatives import is_traced
-from ._segments import mask_of_lengths
 
 
 class Selection(NamedTuple):
@@ -71,6 +70,8 @@ def select_topk(
         tensor([-0.2553,  0.0327, -0.0190,  0.2415])
     """
     if lengths is not None:
+        from ._segments import mask_of_lengths  # by the first call that has them
+
         mask = mask_of_lengths(lengths, scores, dim, mask)
     call = _traced.select_topk if is_traced() else select
     return Selection(*call(scores, k, temperature, dim, largest, mask, sorted, validate))

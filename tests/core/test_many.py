@@ -19,8 +19,9 @@ from cases import (
     num_threads,
 )
 from fast_lapsum import reference, soft_topk, soft_topk_list
-from fast_lapsum.backends.cpu import entry as cpu
-from fast_lapsum.backends.torch import entry as plain
+from fast_lapsum.backends.cpu import entry as cpu_kernel
+from fast_lapsum.backends.cpu import ragged_entry as cpu
+from fast_lapsum.backends.torch import ragged_entry as plain
 
 inf, nan = math.inf, math.nan
 BACKENDS = {"kernel": cpu, "plain torch": plain}
@@ -125,7 +126,7 @@ def test_the_order_of_the_list_changes_roundings_alone() -> None:
 def test_hard_masks(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exactly k ones, the earliest of ties in the order of the list, also across tensors."""
     if where == "plain torch":
-        monkeypatch.setattr(cpu, "supports", lambda tensor: False)
+        monkeypatch.setattr(cpu_kernel, "supports", lambda tensor: False)
     layers = [(2 * normal(*shape, seed=3)).round() for shape in ((3, 40), (0,), (9, 10), (700,))]
     layers[2] = layers[2].mT
     row = _join(layers)

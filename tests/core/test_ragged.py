@@ -13,8 +13,8 @@ from torch import Tensor
 import fast_lapsum
 from cases import DTYPES, FULL_DTYPES, normal, num_threads
 from fast_lapsum import log_soft_topk, reference, select_topk, soft_topk, threshold
-from fast_lapsum.backends.cpu import entry as cpu
-from fast_lapsum.backends.torch import entry as plain
+from fast_lapsum.backends.cpu import ragged_entry as cpu
+from fast_lapsum.backends.torch import ragged_entry as plain
 from ragged_cases import (
     check,
     corners_of_all_kinds,

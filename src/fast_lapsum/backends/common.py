@@ -1,6 +1,7 @@
 """What all backends share: dtypes, limits, the errors of a call, and pairs of thresholds.
 
-Every backend has the same ten entries, in its ``entry.py``:
+Every backend has the same six entries, in its ``entry.py``, and four more in its
+``ragged_entry.py``, which is loaded by the first call that needs it:
 
 | entry | what it gives |
 |---|---|

@@ -54,7 +54,7 @@ OPERATOR = Needs(
         "_ragged*.py",
         "_segments.py",
         "_selection_*.py",
-        "_traced.py",
+        "_traced*.py",
         "_values.py",
         "backends/common.py",
         "backends/layout.py",

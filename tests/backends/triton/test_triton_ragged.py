@@ -16,7 +16,7 @@ pytest.importorskip("triton", reason="Triton is not installed")
 if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("`make test` interprets the kernels in another process", allow_module_level=True)
 
-from fast_lapsum.backends.torch import entry as plain
+from fast_lapsum.backends.torch import ragged_entry as plain
 from fast_lapsum.backends.triton import ragged_launch
 from fast_lapsum.backends.triton.config import LongBackwardPlan, LongPlan, tile_plan
 from fast_lapsum.backends.triton.ragged_launch import RaggedPlan, backward_plan, forward_plan
