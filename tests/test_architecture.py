@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -19,25 +20,31 @@ PACKAGE = Path(fast_lapsum.__file__).parent
 #: From the public functions down; a file imports what stands below it, or beside it.
 LAYERS = (
     ("nn",),
-    ("functional", "selection", "ranking"),
-    ("_ranking_traced",),
+    ("functional", "selection", "ranking", "many"),
+    ("_traced_many", "_ranking_traced"),
     ("_traced",),
+    ("_ragged", "_list"),
     ("_call", "_permutation"),
     ("_ranking_call",),
     ("_ranking_autograd",),
     ("_ranking_formulas",),
-    ("_values", "_autograd", "_selection_autograd"),
+    ("_ragged_values", "_list_values"),
+    ("_values", "_autograd", "_selection_autograd", "_ragged_autograd", "_list_autograd"),
     ("_derivatives",),
     ("_ranking_ops",),
-    ("_ops", "_selection_ops"),
-    ("_arguments", "_layout"),
+    ("_ops", "_selection_ops", "_ragged_ops", "_list_ops"),
+    ("_arguments", "_layout", "_segments"),
     ("backends",),
 )
 #: What stands on the public functions, each allowed to use those before it.
 EXTRAS = ("bench", "apps", "cli", "__main__")
 #: The rest is a backend's own business.
-OPEN = ("entry", "ranking_entry", "loader", "inspection", "common")
+OPEN = (
+    *("entry", "ragged_entry", "ranking_entry", "loader", "inspection"),
+    *("common", "segments", "many"),
+)
 ENTRIES = ("supports", "forward", "backward", "select", "select_backward", "sample")
+RAGGED_ENTRIES = ("ragged_forward", "ragged_backward", "list_forward", "list_backward")
 
 
 def _imports(path: Path) -> set[tuple[str, ...]]:
@@ -93,7 +100,9 @@ def test_no_arrow_points_back(path: Path) -> None:
 def test_no_backend_imports_another(path: Path) -> None:
     own = path.parts[1]
     for target in _imports(PACKAGE / path):
-        is_shared = target[:2] in (("backends", "common"), ("backends", "layout"))
+        is_shared = target[:2] in [
+            ("backends", x) for x in ("common", "layout", "segments", "many")
+        ]
         assert is_shared or target[:2] == ("backends", own), f"{path} imports {'.'.join(target)}"
 
 
@@ -103,9 +112,8 @@ def test_nobody_reaches_into_a_kernel(path: Path) -> None:
     for target in _imports(PACKAGE / path):
         if target[0] == "backends" and target[1:2] != ("torch",):
             assert target[-1] in OPEN, f"{path} imports {'.'.join(target)}"
-        assert target[0] not in ("_ops", "_selection_ops", "_ranking_ops", "_autograd"), (
-            f"{path}: {target}"
-        )
+        inner = ("_ops", "_selection_ops", "_ragged_ops", "_list_ops", "_ranking_ops", "_autograd")
+        assert target[0] not in inner, f"{path}: {target}"
 
 
 @pytest.mark.parametrize("path", [p for p in FILES if p.parts[0] == "apps"], ids=str)
@@ -115,11 +123,13 @@ def test_no_application_imports_another(path: Path) -> None:
         assert not is_other or target[1] == path.parts[1], f"{path} imports {'.'.join(target)}"
 
 
-@pytest.mark.parametrize("name", ENTRIES)
+@pytest.mark.parametrize("name", [*ENTRIES, *RAGGED_ENTRIES])
 def test_all_backends_have_one_signature(name: str) -> None:
     triton = loader.entry()
-    backends = [x for x in (cpu, plain, triton) if x is not None]
-    wanted = inspect.signature(getattr(plain, name))
+    backends = [x for x in (plain, cpu, triton) if x is not None]
+    if name in RAGGED_ENTRIES:
+        backends = [import_module(".ragged_entry", x.__package__) for x in backends]
+    wanted = inspect.signature(getattr(backends[0], name))
     own = {"solver", "passes", "most_passes", "clamp", "plan"}  # what only one of them has, last
     shared = [p for p in wanted.parameters.values() if p.name not in own]
     for backend in backends:

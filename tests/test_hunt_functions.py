@@ -10,7 +10,7 @@ import torch
 
 from cases import num_threads
 from fast_lapsum.selection import Selection
-from hunting import functions
+from hunting import functions, ragged
 from hunting.plan import Size, specs
 from hunting.rows import make
 from hunting.worker import Done, Job, work
@@ -43,6 +43,20 @@ SPOILED: dict[str, tuple[str, Callable[[Any], Any]]] = {
         lambda chosen: Selection(chosen.indices, chosen.weights * (1 - 1e-4)),
     ),
 }
+
+
+@pytest.mark.parametrize("function", ragged.MASKS)
+def test_a_wrong_mask_is_told(function: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Budgets that are off by a thousandth, however the mask is asked for."""
+    name = "soft_topk_list" if function == "list" else "soft_topk"
+    right = getattr(ragged, name)
+    spec = next(x for x in specs(2, Size(300, 0, 1 << 15, ("float32",))) if x.n == 100)
+    batch = make(spec._replace(kind="normal", call="plain"), CPU)
+    assert not functions.judge_function(function, batch).wrong.any()
+    wrong = lambda x, k, *a, **b: right(x, 0.999 * k, *a, **b)  # noqa: E731
+    monkeypatch.setattr(ragged, name, wrong)
+    verdict = functions.judge_function(function, batch._replace(k=30.0, temperature=0.5))
+    assert verdict.wrong[: ragged.MOST_LISTS].all()
 
 
 @pytest.mark.parametrize("function", SPOILED)

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from . import nn
 from .functional import lapsum, log_soft_topk, soft_topk, threshold
+from .many import soft_topk_list
 from .selection import hard_topk_mask, sample_topk, select_topk
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ __all__ = [
     "soft_rank",
     "soft_sort",
     "soft_topk",
+    "soft_topk_list",
     "spearman",
     "threshold",
 ]

@@ -107,9 +107,8 @@ def prepare(
     if validate or clamp:
         validate, clamp = check_flag("validate", validate), check_flag("clamp", clamp)
     dims = check_dims(scores, dim)
-    if solver != "auto" and solver not in SOLVERS:
-        names = ", ".join(repr(name) for name in ("auto", *SOLVERS))
-        raise ValueError(f"solver must be one of {names}, got solver={solver!r}")
+    if solver != "auto":
+        check_solver(solver)
     if mask is not None:
         mask = check_mask(mask, scores)
     moved: Moved | int | None = None
@@ -134,10 +133,10 @@ def prepare(
         warm_start = check_warm_start(warm_start, scores, shape[:-1])
     if validate or clamp:
         looked_at = scores.detach()
-        rows = _full(scores, budget_number) if budget is None else budget
+        rows = full_rows(scores, budget_number, shape[:-1]) if budget is None else budget
         if validate:
             t = row_temperature
-            t = _full(scores, temperature_number) if t is None else t.detach()
+            t = full_rows(scores, temperature_number, shape[:-1]) if t is None else t.detach()
             checked = check_values(looked_at, rows, t, mask, largest, is_hard, clamp)
             if checked is not rows:  # in a graph
                 budget, rows, budget_number = checked, checked, 0.0
@@ -145,12 +144,10 @@ def prepare(
             budget = limit_budget(looked_at, rows, mask, largest, is_hard)
             budget_number = 0.0
     if isinstance(budget_number, SymFloat) or isinstance(temperature_number, SymFloat):
-        budget, budget_number, row_temperature, temperature_number = _changing(
-            scores, budget, budget_number, row_temperature, temperature_number
+        budget, budget_number, row_temperature, temperature_number = changing_numbers(
+            scores, shape[:-1], budget, budget_number, row_temperature, temperature_number
         )
-    out_dtype = scores.dtype
-    if out_dtype.itemsize == 2 and torch.is_autocast_enabled(scores.device.type):
-        out_dtype = torch.float32
+    out_dtype = output_dtype(scores)
     settings = Settings(budget_number, temperature_number, largest, output, out_dtype, solver)
     return Call(scores, budget, row_temperature, mask, warm_start, settings, moved)
 
@@ -191,16 +188,35 @@ def sample(call: Call, generator: torch.Generator | None = None) -> Tensor:
     )
 
 
-def _full(scores: Tensor, number: float) -> Tensor:
+def output_dtype(scores: Tensor) -> torch.dtype:
+    """What masks are returned in: the scores' dtype, or float32 under autocast."""
+    if scores.dtype.itemsize == 2 and torch.is_autocast_enabled(scores.device.type):
+        return torch.float32
+    return scores.dtype
+
+
+def check_solver(solver: str) -> None:
+    """A name that a call can have."""
+    if solver != "auto" and solver not in SOLVERS:
+        names = ", ".join(repr(name) for name in ("auto", *SOLVERS))
+        raise ValueError(f"solver must be one of {names}, got solver={solver!r}")
+
+
+def full_rows(scores: Tensor, number: float, rows_shape: torch.Size) -> Tensor:
     """A number for every row: a product, because that is what a compiler follows as the number
     changes.
     """
     one = scores.new_ones((), dtype=row_dtype(scores))
-    return (one * number).expand(scores.shape[:-1])
+    return (one * number).expand(rows_shape)
 
 
-def _changing(
-    scores: Tensor, budget: Tensor | None, k: float, temperature: Tensor | None, t: float
+def changing_numbers(
+    scores: Tensor,
+    rows_shape: torch.Size,
+    budget: Tensor | None,
+    k: float,
+    temperature: Tensor | None,
+    t: float,
 ) -> tuple[Tensor | None, float | Tensor, Tensor | None, float | Tensor]:
     """Budget and temperature for a graph of which one is a number that changes and is not whole.
 
@@ -208,8 +224,10 @@ def _changing(
     number it would be compiled anew for every value. A whole one may change as it is.
     """
     if transforms_active():  # which are not to find tensors among the settings
-        budget = _full(scores, k) if budget is None else budget
-        return budget, 0.0, _full(scores, t) if temperature is None else temperature, 1.0
+        budget = full_rows(scores, k, rows_shape) if budget is None else budget
+        if temperature is None:
+            temperature = full_rows(scores, t, rows_shape)
+        return budget, 0.0, temperature, 1.0
     # A product with one is what such a number may be used in, and what the compiler leaves out.
     one = torch.ones((), dtype=torch.float64, device="cpu")
     return budget, one * k, temperature, one * t

@@ -50,9 +50,12 @@ def register(
     schema: str,
     function: Callable[..., Any],
     fake: Callable[..., Any],
-    vmap: Callable[..., Any],
+    vmap: Callable[..., Any] | None = None,
 ) -> None:
-    """An operator, and ``NAME_host``, which has its numbers as tensors in the host's memory."""
+    """An operator, and ``NAME_host``, which has its numbers as tensors in the host's memory.
+
+    One without a rule for ``vmap`` is never met by it: the public functions go another way there.
+    """
     numbers = [place for place, argument in enumerate(schema.split(",")) if " Scalar " in argument]
 
     def with_host_numbers(*args: Any) -> Any:
@@ -70,7 +73,8 @@ def register(
         torch.library.define(operator, says, tags=tags)
         torch.library.impl(operator, "default", does)
         torch.library.register_fake(operator, fake)
-        torch.library.register_vmap(operator, functools.partial(vmap, which))
+        if vmap is not None:
+            torch.library.register_vmap(operator, functools.partial(vmap, which))
 
 
 def operator(name: str, *numbers: object) -> Any:

@@ -63,6 +63,13 @@ def _raise_for_values(
     counts = valid_counts(scores, mask, largest)
     # A row with a NaN is NaN, whatever its budget.
     counts = counts.masked_fill(has_nan(scores, mask), scores.shape[-1])
+    raise_for_budgets(k, t, counts, scores.dtype, hard, clamp)
+
+
+def raise_for_budgets(
+    k: Tensor, t: Tensor, counts: Tensor, dtype: torch.dtype, hard: bool, clamp: bool
+) -> None:
+    """An error for the first row whose k or t has no answer, of so many valid scores each."""
     if clamp:
         _raise_first(~(k >= 0), "k", k, "be at least 0", None)
     else:
@@ -70,7 +77,7 @@ def _raise_for_values(
         _raise_first(~fits, "k", k, "lie in [0, number of valid scores]", counts)
         if hard:
             _raise_first(k != k.floor(), "k", k, "be a whole number for a hard mask", None)
-    limit = max_temperature(scores.dtype)
+    limit = max_temperature(dtype)
     fits = (t >= 0) & (t <= limit)
     _raise_first(~fits, "temperature", t, f"be finite and lie in [0, {limit:.3g}]", None)
 

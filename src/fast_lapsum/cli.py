@@ -26,6 +26,7 @@ from .bench import (
     function_commands,
     gpu_commands,
     options,
+    ragged_commands,
     ranking_commands,
     sources,
     tables,
@@ -195,6 +196,7 @@ def bench_cpu(
 
 gpu_commands.register(bench_app)
 function_commands.register(bench_app)
+ragged_commands.register(bench_app)
 ranking_commands.register(bench_app)
 commands.register(bench_app)
 coder_commands.register(app)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
@@ -23,6 +23,9 @@ def soft_topk(
     dim: Dim = -1,
     largest: bool = True,
     mask: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
+    max_seqlen: int | None = None,
+    lengths: Tensor | None = None,
     clamp: bool = False,
     hard: bool = False,
     return_threshold: Literal[False] = False,
@@ -41,6 +44,9 @@ def soft_topk(
     dim: Dim = -1,
     largest: bool = True,
     mask: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
+    max_seqlen: int | None = None,
+    lengths: Tensor | None = None,
     clamp: bool = False,
     hard: bool = False,
     return_threshold: Literal[True],
@@ -58,6 +64,9 @@ def soft_topk(
     dim: Dim = -1,
     largest: bool = True,
     mask: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
+    max_seqlen: int | None = None,
+    lengths: Tensor | None = None,
     clamp: bool = False,
     hard: bool = False,
     return_threshold: bool = False,
@@ -74,7 +83,7 @@ def soft_topk(
     Args:
         scores: r, a float16, bfloat16, float32 or float64 tensor of any shape and strides. A score
             of -inf is left out, a score of +inf is taken whole (more of them than k share it), a
-            NaN makes its row NaN.
+            NaN makes its row NaN. A nested tensor of jagged layout has a row in each of its parts.
         k: the budget per row, 0 <= k <= n, whole or fractional: a number, or a tensor that
             broadcasts to the shape of ``scores`` without ``dim``. Tensors receive gradients.
         temperature: t >= 0, a number or a tensor like ``k``. Large is soft; 0 is the hard limit.
@@ -84,6 +93,16 @@ def soft_topk(
             contiguous tensor ``(1, 2)`` and None are not copied, ``(0, 2)`` and ``(2, 1)`` are.
         largest: select the largest scores, or the smallest.
         mask: boolean, broadcasts to ``scores``; False leaves a score out (p = 0, gradient 0).
+        cu_seqlens: where segments of several lengths begin and end in one vector of ``scores``:
+            N + 1 rising offsets, int32 or int64, on the device, which PyG calls ``ptr``. Each
+            segment is a row with a budget of its own; k and temperature may have N values.
+            Segments may be empty. What is outside of all of them has p = 0. Offsets beyond the
+            scores are clamped to them, and a segment that ends before it begins is empty;
+            ``validate=True`` raises.
+        max_seqlen: the length of the longest segment, or more, where it is known: fewer kernels
+            are launched then. A longer segment may be NaN; ``validate=True`` raises.
+        lengths: how many scores of each row take part, int32 or int64, in the shape of ``scores``
+            without ``dim``: the rest of a row is padding, whatever is in it (p = 0, gradient 0).
         clamp: limit k to the number of scores that take part in a row, so that a short row is
             taken whole. Where that limits k its gradient is 0. A hard mask rounds k down, too.
             The scores are read once more for it.
@@ -127,6 +146,10 @@ def soft_topk(
     """
     output = "hard" if check_flag("hard", hard) else "mask"
     given = (scores, k, temperature, dim, largest, mask, output, warm_start, solver)
+    if _is_ragged(scores, cu_seqlens, max_seqlen, lengths):
+        segments = (cu_seqlens, max_seqlen, lengths)
+        out, b = _call_ragged(given, validate, clamp, segments, return_threshold)
+        return (out, b) if return_threshold else out
     if is_traced():
         found = _traced.soft_topk(*given, validate, clamp, return_threshold)
         return (found[0], found[1]) if return_threshold else found[0]
@@ -145,6 +168,9 @@ def log_soft_topk(
     dim: Dim = -1,
     largest: bool = True,
     mask: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
+    max_seqlen: int | None = None,
+    lengths: Tensor | None = None,
     clamp: bool = False,
     warm_start: Tensor | None = None,
     solver: SolverName = "auto",
@@ -165,6 +191,8 @@ def log_soft_topk(
         tensor([  -0.0000, -150.6931, -450.6931])
     """
     given = (scores, k, temperature, dim, largest, mask, "log", warm_start, solver)
+    if _is_ragged(scores, cu_seqlens, max_seqlen, lengths):
+        return _call_ragged(given, validate, clamp, (cu_seqlens, max_seqlen, lengths))[0]
     if is_traced():
         return _traced.soft_topk(*given, validate, clamp)[0]
     call = prepare(*given, validate, clamp)
@@ -179,6 +207,9 @@ def threshold(
     dim: Dim = -1,
     largest: bool = True,
     mask: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
+    max_seqlen: int | None = None,
+    lengths: Tensor | None = None,
     clamp: bool = False,
     warm_start: Tensor | None = None,
     solver: SolverName = "auto",
@@ -196,10 +227,68 @@ def threshold(
         tensor(2.)
     """
     given = (scores, k, temperature, dim, largest, mask, "threshold", warm_start, solver)
+    if _is_ragged(scores, cu_seqlens, max_seqlen, lengths):
+        return _call_ragged(given, validate, clamp, (cu_seqlens, max_seqlen, lengths))[0]
     if is_traced():
         return _traced.soft_topk(*given, validate, clamp)[0]
     call = prepare(*given, validate, clamp)
     return call.threshold()
+
+
+def _is_ragged(
+    scores: Tensor, cu_seqlens: Tensor | None, max_seqlen: int | None, lengths: Tensor | None
+) -> bool:
+    """Whether rows have several lengths."""
+    if cu_seqlens is None and max_seqlen is None and lengths is None:
+        return bool(getattr(scores, "is_nested", False))
+    return True
+
+
+def _call_ragged(
+    given: tuple[Any, ...],
+    validate: bool,
+    clamp: bool,
+    segments: tuple[Tensor | None, int | None, Tensor | None],
+    with_threshold: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """What a public function gives for rows of several lengths, and thresholds if asked for."""
+    # Loaded by the first such call: it would be a third of what an import takes.
+    from . import _ragged, _traced_many
+    from ._segments import put_together, take_apart
+
+    scores, dim, mask, output = given[0], given[3], given[5], given[6]
+    cu_seqlens, max_seqlen, lengths = segments
+    jagged = None
+    if getattr(scores, "is_nested", False):
+        if any(x is not None for x in (cu_seqlens, max_seqlen, lengths)):
+            raise ValueError(
+                "cu_seqlens, max_seqlen and lengths must be left out for a nested tensor, which "
+                "has its own"
+            )
+        if dim not in (-1, 1):
+            raise ValueError(f"dim must be 1 or -1 for a nested tensor, got dim={dim}")
+        jagged = take_apart(scores)
+        if isinstance(mask, Tensor) and mask.is_nested:
+            mask = mask.values()
+        given = (jagged.values, *given[1:3], -1, given[4], mask, *given[6:])
+        cu_seqlens, max_seqlen, lengths = jagged.offsets, jagged.max_length, jagged.lengths
+    rows = (cu_seqlens, max_seqlen, lengths, jagged is not None)
+    every: tuple[Any, ...] = (*given, validate, clamp, *rows)
+    if is_traced():
+        every = (*every, with_threshold)
+        found = _traced_many.ragged_topk(*every)
+        out, b = found[0], found[-1]
+    else:
+        call = _ragged.prepare(*every)
+        if output == "threshold":
+            out = b = call.threshold()
+        elif with_threshold:
+            out, b = call.write_with_threshold()
+        else:
+            out = b = call.write()
+    if jagged is not None and output != "threshold":
+        out = put_together(out, jagged)
+    return out, b
 
 
 def lapsum(scores: Tensor, k: Number | Tensor, alpha: Number | Tensor, *, dim: Dim = -1) -> Tensor:

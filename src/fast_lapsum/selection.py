@@ -28,6 +28,7 @@ def select_topk(
     dim: int = -1,
     largest: bool = True,
     mask: Tensor | None = None,
+    lengths: Tensor | None = None,
     sorted: bool = False,
     validate: bool = False,
 ) -> Selection:
@@ -46,6 +47,8 @@ def select_topk(
         dim: the dimension to select along.
         largest: select the largest scores, or the smallest.
         mask: boolean, broadcasts to ``scores``; False leaves a score out.
+        lengths: how many scores of each row take part, int32 or int64, in the shape of ``scores``
+            without ``dim``; made into a mask.
         sorted: order by score, ties by index, instead of by index.
         validate: raise for a row that has fewer than k valid scores or no answer. Without it such a
             row has -1 and weight 0 in the places left over; its valid scores have weight 1.
@@ -66,6 +69,10 @@ def select_topk(
         >>> scores.grad
         tensor([-0.2553,  0.0327, -0.0190,  0.2415])
     """
+    if lengths is not None:
+        from ._segments import mask_of_lengths  # by the first call that has them
+
+        mask = mask_of_lengths(lengths, scores, dim, mask)
     call = _traced.select_topk if is_traced() else select
     return Selection(*call(scores, k, temperature, dim, largest, mask, sorted, validate))
 

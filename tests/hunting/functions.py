@@ -1,4 +1,4 @@
-"""Whether hard masks, log p, thresholds, random masks and selections are right.
+"""Whether hard masks, log p, thresholds, random masks and selections are right, and ragged rows.
 
 The soft mask of the same call is what they are held against, and it is hunted by itself; what it
 does not say (the tail of log p, which of tied scores are taken, the number of ones) is told from
@@ -26,6 +26,7 @@ from fast_lapsum import (
 from function_cases import wanted
 
 from .check import SUM_ROUNDING, Verdict
+from .ragged import MASKS
 from .rows import Batch
 
 #: Rows that are judged at a time are as many as hold so many scores.
@@ -36,7 +37,7 @@ FLOOR = 1024.0
 
 def prepared(function: str, batch: Batch) -> Batch:
     """The batch as the function can be called with it: a whole k, for a selection one for all."""
-    if function in ("log", "threshold"):
+    if function in ("log", "threshold", *MASKS):
         return batch
     if function == "select":
         k = torch.as_tensor(batch.k, dtype=torch.float64).median().floor()
@@ -203,7 +204,18 @@ def _sample(batch: Batch, rows: Tensor, solver: str) -> Tensor:
     return torch.where(right, off, math.nan)
 
 
+def _as_mask(call: Callable[[Batch, str], Tensor]) -> Callable[[Batch, Tensor, str], Tensor]:
+    """Another way to the soft mask, held against it."""
+
+    def judged(batch: Batch, rows: Tensor, solver: str) -> Tensor:
+        p, slack = _soft(batch, solver)
+        return ((call(batch, solver) - p).abs() / slack).amax(-1)
+
+    return judged
+
+
 JUDGES: dict[str, Callable[[Batch, Tensor, str], Tensor]] = {
+    **{name: _as_mask(call) for name, call in MASKS.items()},
     "hard": _hard,
     "log": _log,
     "threshold": _threshold,
@@ -234,6 +246,10 @@ def function_against_reference(function: str, batch: Batch, solver: str = "auto"
             chosen.weights[0].double().cpu(), weights, rtol=1e-2, atol=1e-2, equal_nan=True
         )
         return [] if close else ["not the reference's weights"]
+    if function in MASKS:
+        p, slack = _soft(batch, solver)
+        off = ((MASKS[function](batch, solver) - p).abs() / slack).nan_to_num(nan=0.0)
+        return [] if not off.numel() or off.max() <= 1 else ["not the soft mask"]
     if function == "sample" or batch.scores.dtype.itemsize == 2:
         return []
     return _differentiable_against_reference(function, batch, rows, side, solver)

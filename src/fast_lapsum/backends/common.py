@@ -1,6 +1,7 @@
 """What all backends share: dtypes, limits, the errors of a call, and pairs of thresholds.
 
-Every backend has the same six entries, in its ``entry.py``:
+Every backend has the same six entries, in its ``entry.py``, and four more in its
+``ragged_entry.py``, which is loaded by the first call that needs it:
 
 | entry | what it gives |
 |---|---|
@@ -10,6 +11,8 @@ Every backend has the same six entries, in its ``entry.py``:
 | ``select(...)`` | places and weights of the k selected scores, and threshold pairs |
 | ``select_backward(...)`` | gradients of the weights for scores, and where asked for temperature |
 | ``sample(...)`` | a random mask |
+| ``ragged_forward(...)``, ``ragged_backward(...)`` | the same of rows of several lengths |
+| ``list_forward(...)``, ``list_backward(...)`` | the same of many tensors that are one row |
 
 Rows lie along the last dimension of ``scores``. Budget and temperature come as a tensor with one
 value per row, or as a number where that is None.
@@ -19,6 +22,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -80,6 +84,19 @@ def check_budget_fits(scores: Tensor, mask: Tensor | None, largest: bool, k: flo
         f"k must be at most {least}, the number of scores that take part in a row (not masked out, "
         f"not {left_out}), got k={k:g}{row}; clamp=True takes such a row whole"
     )
+
+
+def check_budget_fits_list(tensors: Sequence[Tensor], largest: bool, k: float) -> None:
+    """The same for one budget over many tensors."""
+    left_out = -math.inf if largest else math.inf
+    if any(bool(x.isnan().any()) for x in tensors):
+        return
+    count = sum(int((x != left_out).sum()) for x in tensors)
+    if k > count:
+        raise ValueError(
+            f"k must be at most {count}, the number of scores of all tensors that take part (not "
+            f"{left_out:+}), got k={k:g}; clamp=True takes all of them whole"
+        )
 
 
 def is_hard(hi: Tensor, temperature: Tensor, kept: torch.dtype) -> Tensor:

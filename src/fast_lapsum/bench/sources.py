@@ -49,12 +49,17 @@ OPERATOR = Needs(
         "_call.py",
         "_derivatives.py",
         "_layout.py",
+        "_list*.py",
         "_ops.py",
+        "_ragged*.py",
+        "_segments.py",
         "_selection_*.py",
-        "_traced.py",
+        "_traced*.py",
         "_values.py",
         "backends/common.py",
         "backends/layout.py",
+        "backends/many.py",
+        "backends/segments.py",
         "backends/torch/*.py",
     ),
     cpu=("backends/cpu/*.py", "backends/cpu/*.?pp"),
@@ -119,6 +124,13 @@ KINDS: dict[str, Needs] = {
         (
             *_in("bench", "function_calls", "functions", "gpu_bars", "gpu_case", "gpu_parity"),
             *_in("bench", "gpu_timing", "parity", "timing"),
+        )
+    ),
+    "ragged": Needs(
+        (
+            "many.py",
+            *_in("bench", "function_calls", "functions", "gpu_bars", "gpu_case", "gpu_parity"),
+            *_in("bench", "gpu_timing", "parity", "ragged", "timing"),
         )
     ),
     "compiled": Needs(
@@ -186,6 +198,7 @@ NO_FIGURE: Globs = (
         "gpu_tables",
         "options",
         "plots",
+        "ragged_commands",
         "ranking_commands",
         "records",
     ),

@@ -42,6 +42,22 @@ struct SelectCall {
     char* values;      // the same: weights in out_dtype, or their gradient in grad_dtype
 };
 
+// A call on rows of several lengths. With `starts` they are segments of one vector, which the call
+// has as outer rows without a stride; else the first scores of rows of one size.
+struct RaggedCall {
+    Call call;
+    const int64_t* starts;   // [outer, inner] or null
+    const int64_t* lengths;  // the same
+};
+
+// A call on several vectors as if they were one row: addresses and dtypes of contiguous scores, of
+// their gradients (backward) and of what is written of them (or null).
+struct ListCall {
+    Call call;
+    int64_t count;
+    const int64_t *sizes, *scores, *dtypes, *grads, *grad_dtypes, *outs, *out_dtypes;
+};
+
 // A call for random masks: one uniform number in [0, 1) per row.
 struct SampleCall {
     Call call;

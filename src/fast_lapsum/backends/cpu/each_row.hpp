@@ -14,11 +14,15 @@ enum Worth : int64_t { kDear = 48 * 1024, kCheap = 96 * 1024 };
 constexpr int64_t kRowPrice = 16;
 constexpr int64_t kHaste = 8 * kParallelScores;  // calls of fewer scores do not wait for late threads
 
-bool is_worth_threads(const Call& call, Worth enough) {
-    const int64_t rows = call.outer * call.inner, scores = rows * call.n;
+bool is_worth_threads(const Call& call, int64_t rows, int64_t scores, Worth enough) {
     if (call.threads == 1 || scores + rows * kRowPrice < enough) return false;
     if (g_is_forked && scores < kParallelScores) return false;
     return scores >= kHaste || g_lateness.is_over();
+}
+
+bool is_worth_threads(const Call& call, Worth enough) {
+    const int64_t rows = call.outer * call.inner;
+    return is_worth_threads(call, rows, rows * call.n, enough);
 }
 
 // Whether `parts` of a call are worked on side by side, else one after the other with all threads

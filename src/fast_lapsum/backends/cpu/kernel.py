@@ -178,5 +178,19 @@ def records(
             0 if x is None else x.data_ptr() + first_row * x.element_size() * (2 if i == 0 else 1)
             for i, x in enumerate(per_row)
         ]
-        record = _CALL.pack(*head, outer, inner, shape[-1], *flags, *fields, *numbers, *pointers)
-        yield record, first_row
+        yield (
+            pack_call(head, (outer, inner, shape[-1]), flags, fields, numbers, pointers),
+            first_row,
+        )
+
+
+def pack_call(
+    head: tuple[int, int, int],
+    shape: tuple[int, int, int],
+    flags: tuple[int, int, int, int],
+    fields: list[int],
+    numbers: tuple[float, float],
+    pointers: list[int],
+) -> bytes:
+    """A call record; ``fields`` are address and strides of each tensor."""
+    return _CALL.pack(*head, *shape, *flags, *fields, *numbers, *pointers)

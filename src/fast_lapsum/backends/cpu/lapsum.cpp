@@ -23,10 +23,13 @@
 //   stage.hpp     rows that lie across the memory
 //   each_row.hpp  every row of a call
 //   mask_calls.hpp, selection_calls.hpp   which rows go which way
+//   ragged_calls.hpp   rows of several lengths
+//   list_calls.hpp     several vectors that are one row
 //   scan.hpp, ranking.hpp, ranking_calls.hpp   sorted rows: ranks, thresholds, their gradients
 //   lapsum.cpp    the exported functions
 
-#include "mask_calls.hpp"
+#include "list_calls.hpp"
+#include "ragged_calls.hpp"
 #include "ranking_calls.hpp"
 #include "selection_calls.hpp"
 
@@ -73,6 +76,37 @@ LAPSUM_EXPORT int64_t lapsum_forward(const Call* call) try {
 // for which `grad` has one number per row. Returns -1 or kOutOfMemory.
 LAPSUM_EXPORT int64_t lapsum_backward(const Call* call) try {
     call->dtype == kFloat64 ? backward<double>(*call) : backward<float>(*call);
+    return -1;
+} catch (const std::bad_alloc&) {
+    return kOutOfMemory;
+}
+
+// The same of rows of several lengths; what is beyond a row of one size is written, too: 0, or -inf
+// where it is the logarithm.
+LAPSUM_EXPORT int64_t lapsum_ragged_forward(const RaggedCall* call) try {
+    const bool is_wide = call->call.dtype == kFloat64;
+    return is_wide ? ragged_forward<double>(*call) : ragged_forward<float>(*call);
+} catch (const std::bad_alloc&) {
+    return kOutOfMemory;
+}
+
+LAPSUM_EXPORT int64_t lapsum_ragged_backward(const RaggedCall* call) try {
+    call->call.dtype == kFloat64 ? ragged_backward<double>(*call) : ragged_backward<float>(*call);
+    return -1;
+} catch (const std::bad_alloc&) {
+    return kOutOfMemory;
+}
+
+// The same of several vectors that are one row.
+LAPSUM_EXPORT int64_t lapsum_list_forward(const ListCall* call) try {
+    const bool is_wide = call->call.dtype == kFloat64;
+    return is_wide ? list_forward<double>(*call) : list_forward<float>(*call);
+} catch (const std::bad_alloc&) {
+    return kOutOfMemory;
+}
+
+LAPSUM_EXPORT int64_t lapsum_list_backward(const ListCall* call) try {
+    call->call.dtype == kFloat64 ? list_backward<double>(*call) : list_backward<float>(*call);
     return -1;
 } catch (const std::bad_alloc&) {
     return kOutOfMemory;

@@ -80,6 +80,8 @@ def _load() -> tuple[ctypes.CDLL | None, str | None]:
         *("lapsum_select", "lapsum_select_backward", "lapsum_sample"),
         *("lapsum_rank", "lapsum_rank_backward", "lapsum_decayed_sums"),
         *("lapsum_thresholds", "lapsum_thresholds_backward"),
+        *("lapsum_ragged_forward", "lapsum_ragged_backward"),
+        *("lapsum_list_forward", "lapsum_list_backward"),
     )
     try:
         for name in ("lapsum_has_threads", "lapsum_call_size", *calls):

@@ -8,16 +8,15 @@
 
 namespace {
 
+// A row, wherever it is, and what the call asks for of it.
 template <class T>
-void forward_row(const Call& call, const Places& places, const RowIndex& index, int threads,
-                 LeastLimit* over_limit) {
-    Row<T> row = make_row<T>(call, index, threads);
+void forward_given(const Call& call, const Places& places, const RowIndex& index, Row<T>& row,
+                   const Strided& out, LeastLimit* over_limit) {
     const double k = index.budget(call), t = index.temperature(call);
     double start = index.number(call.warm_start, kNaN);
     start = row.largest ? start : -start;
     const bool hard = call.output == kHardMask;
     const Solution solution = solve_row(row, places, k, t, start, hard);
-    const Strided out = index.strided(call.out, call.out_dtype);
     if (hard && !std::isnan(solution.threshold.hi)) {
         write_hard_mask(row, solution.hard, k, out);
     } else if (call.output == kLogMask) {
@@ -29,22 +28,39 @@ void forward_row(const Call& call, const Places& places, const RowIndex& index, 
     over_limit->add(solution.over_limit);
 }
 
-// Rows `first` to `first + count` as one tile; those without a plain answer one by one.
-template <class T, int kLanes>
-void forward_tile(const Call& call, int64_t first, int count, Lanes<kLanes>,
-                  LeastLimit* over_limit) {
+template <class T>
+void forward_row(const Call& call, const Places& places, const RowIndex& index, int threads,
+                 LeastLimit* over_limit) {
+    Row<T> row = make_row<T>(call, index, threads);
+    const Strided out = index.strided(call.out, call.out_dtype);
+    forward_given<T>(call, places, index, row, out, over_limit);
+}
+
+// A row of a tile: of which call, and which of its rows.
+struct CallRow {
+    const Call& call;
+    RowIndex index;
+};
+
+// Rows at(0) ... at(count - 1) as one tile; those without a plain answer one by one.
+template <class T, int kLanes, class At>
+void forward_tile(At at, int count, Lanes<kLanes>, LeastLimit* over_limit) {
     constexpr int kReadings = 2;  // to sort and to sum
     TileRow<T> rows[kLanes];
-    for (int j = 0; j < count; ++j) rows[j] = make_tile_row<T>(call, RowIndex(call, first + j));
-    TileSolver<T, kLanes> solver(rows, count);
-    solver.solve(call.output == kHardMask);
-    if (call.output != kThreshold) solver.write(Output(call.output));
     for (int j = 0; j < count; ++j) {
-        const RowIndex index(call, first + j);
+        const auto& own = at(j);
+        rows[j] = make_tile_row<T>(own.call, own.index);
+    }
+    const auto output = Output(at(0).call.output);
+    TileSolver<T, kLanes> solver(rows, count);
+    solver.solve(output == kHardMask);
+    if (output != kThreshold) solver.write(output);
+    for (int j = 0; j < count; ++j) {
+        const auto& own = at(j);
         if (rows[j].is_solved) {
-            keep_threshold<T>(call, index, rows[j].solution.threshold, kReadings);
+            keep_threshold<T>(own.call, own.index, rows[j].solution.threshold, kReadings);
         } else {
-            forward_row<T>(call, Places(call.n), index, 1, over_limit);
+            forward_row<T>(own.call, Places(own.call.n), own.index, 1, over_limit);
         }
     }
 }
@@ -56,7 +72,8 @@ int64_t forward(const Call& given) {
     LeastLimit over_limit;
     if (call.n > 0 && call.n <= kTileRow) {
         each_tile<T>(call, kDear, [&](int64_t first, int rows, auto lanes) {
-            forward_tile<T>(call, first, rows, lanes, &over_limit);
+            const auto at = [&](int j) { return CallRow{call, RowIndex(call, first + j)}; };
+            forward_tile<T>(at, rows, lanes, &over_limit);
         });
     } else {
         const Places places(call.n);
@@ -68,12 +85,10 @@ int64_t forward(const Call& given) {
 }
 
 template <class T>
-void backward_row(const Call& call, const RowIndex& index, int threads) {
-    Row<T> row = make_row<T>(call, index, threads);
+void backward_given(const Call& call, const RowIndex& index, Row<T>& row, const Strided& grad,
+                    const Strided& out) {
     const double t = index.temperature(call);
     const Threshold threshold = kept_threshold<T>(call, index, t);
-    const Strided grad = index.strided(call.grad, call.grad_dtype),
-                  out = index.strided(call.out, call.out_dtype);
     RowGradient gradient;
     if (call.output == kLogMask) {
         gradient = write_log_gradient(row, grad, threshold, t, out);
@@ -85,12 +100,21 @@ void backward_row(const Call& call, const RowIndex& index, int threads) {
     keep_gradient(call, index, gradient);
 }
 
+template <class T>
+void backward_row(const Call& call, const RowIndex& index, int threads) {
+    Row<T> row = make_row<T>(call, index, threads);
+    backward_given<T>(call, index, row, index.strided(call.grad, call.grad_dtype),
+                      index.strided(call.out, call.out_dtype));
+}
+
 // forward_tile's counterpart.
-template <class T, int kLanes>
-void backward_tile(const Call& call, int64_t first, int count, Lanes<kLanes>) {
+template <class T, int kLanes, class At>
+void backward_tile(At at, int count, Lanes<kLanes>) {
     GradientRow<T> rows[kLanes];
     for (int j = 0; j < count; ++j) {
-        const RowIndex index(call, first + j);
+        const auto& own = at(j);
+        const Call& call = own.call;
+        const RowIndex& index = own.index;
         rows[j].row = make_row<T>(call, index, 1);
         rows[j].grad.scores = index.strided(call.grad, call.grad_dtype);
         rows[j].grad.n = call.n;
@@ -98,17 +122,17 @@ void backward_tile(const Call& call, int64_t first, int count, Lanes<kLanes>) {
         rows[j].t = index.temperature(call);
         rows[j].threshold = kept_threshold<T>(call, index, rows[j].t);
     }
-    if (call.output == kLogMask) {
+    if (at(0).call.output == kLogMask) {
         TileGradient<T, kLanes, LogGradientState>(rows, count).solve();
     } else {
         TileGradient<T, kLanes, GradientState>(rows, count).solve();
     }
     for (int j = 0; j < count; ++j) {
-        const RowIndex index(call, first + j);
+        const auto& own = at(j);
         if (rows[j].is_solved) {
-            keep_gradient(call, index, rows[j].gradient);
+            keep_gradient(own.call, own.index, rows[j].gradient);
         } else {
-            backward_row<T>(call, index, 1);
+            backward_row<T>(own.call, own.index, 1);
         }
     }
 }
@@ -119,7 +143,8 @@ void backward(const Call& given) {
     ask_for_large_pages(call);
     if (call.n > 0 && call.n <= kTileGradient && call.output != kThreshold) {
         each_tile<T>(call, kCheap, [&](int64_t first, int rows, auto lanes) {
-            backward_tile<T>(call, first, rows, lanes);
+            const auto at = [&](int j) { return CallRow{call, RowIndex(call, first + j)}; };
+            backward_tile<T>(at, rows, lanes);
         });
     } else {
         each_row_at_hand(call, kCheap, backward_row<T>);

@@ -18,11 +18,50 @@ constexpr int64_t kBlock = 4 * kChunk;  // the least that one thread takes at a 
 constexpr int64_t kSlack = 16;          // a gathered vector may be written past its end
 constexpr int64_t kMostBlocks = 1024;   // partial results are kept per block
 
-// A strided vector of any supported dtype.
+struct Parts;
+
+// A strided vector of any supported dtype, or several one after the other.
 struct Strided {
     char* data = nullptr;
     int64_t stride = 0;  // in elements
     int64_t dtype = kFloat32;
+    const Parts* parts = nullptr;  // in place of all of these
+};
+
+// Vectors that are read and written as if they were one.
+struct Parts {
+    std::vector<Strided> vectors;
+    std::vector<int64_t> firsts{0};  // the place of each one's first score, and the end
+
+    void add(const Strided& vector, int64_t n) {
+        vectors.push_back(vector);
+        firsts.push_back(firsts.back() + n);
+    }
+
+    // The vector that holds place i.
+    size_t find(int64_t i) const {
+        return size_t(std::upper_bound(firsts.begin(), firsts.end(), i) - firsts.begin() - 1);
+    }
+
+    // work(vector, first in it, count, how many before) for the pieces of n scores from `first` on.
+    template <class Work>
+    void each_piece(int64_t first, int64_t n, Work work) const {
+        size_t part = find(first);
+        for (int64_t done = 0; done < n; ++part) {
+            const int64_t at = first + done - firsts[part],
+                          count = std::min(n - done, firsts[part + 1] - first - done);
+            if (count > 0) work(vectors[part], at, count, done);
+            done += std::max<int64_t>(count, 0);
+        }
+    }
+
+    // The vector that holds a whole chunk from `first` on, or null.
+    const Strided* holder(int64_t first, int64_t n) const {
+        const size_t part = find(first);
+        return first + n <= firsts[part + 1] ? &vectors[part] : nullptr;
+    }
+
+    int64_t inside(int64_t first) const { return first - firsts[find(first)]; }
 };
 
 LAPSUM_INLINE int64_t width(int64_t dtype) {
@@ -36,6 +75,7 @@ bool is_native(int64_t dtype) {
 
 template <class T>
 T read_one(const Strided& v, int64_t i) {
+    if (v.parts != nullptr) return read_one<T>(*v.parts->holder(i, 1), v.parts->inside(i));
     const char* at = v.data + i * v.stride * width(v.dtype);
     switch (v.dtype) {
         case kFloat64:
@@ -52,6 +92,16 @@ T read_one(const Strided& v, int64_t i) {
 // n elements from `first` on as contiguous T: in place where they already are, else into `buffer`.
 template <class T>
 const T* read_chunk(const Strided& v, int64_t first, int64_t n, T* buffer) {
+    if (v.parts != nullptr && n > 0) {
+        const Strided* whole = v.parts->holder(first, n);
+        if (whole != nullptr) return read_chunk(*whole, v.parts->inside(first), n, buffer);
+        v.parts->each_piece(first, n, [&](const Strided& part, int64_t at, int64_t count,
+                                          int64_t done) {
+            const T* from = read_chunk(part, at, count, buffer + done);
+            if (from != buffer + done) std::copy_n(from, count, buffer + done);
+        });
+        return buffer;
+    }
     if (is_native<T>(v.dtype) && v.stride == 1) return reinterpret_cast<const T*>(v.data) + first;
     if (v.stride == 1 && width(v.dtype) == 2 && sizeof(T) == 4) {
         const auto* in = reinterpret_cast<const uint16_t*>(v.data) + first;
@@ -66,12 +116,27 @@ const T* read_chunk(const Strided& v, int64_t first, int64_t n, T* buffer) {
 // Where chunk results of T are to be written: the row itself where it is contiguous T.
 template <class T>
 T* write_target(const Strided& v, int64_t first, T* buffer) {
+    if (v.parts != nullptr) {
+        const Strided* whole = v.parts->holder(first, kChunk);
+        return whole == nullptr ? buffer : write_target(*whole, v.parts->inside(first), buffer);
+    }
     const bool direct = is_native<T>(v.dtype) && v.stride == 1;
     return direct ? reinterpret_cast<T*>(v.data) + first : buffer;
 }
 
 template <class T>
 void write_chunk(const Strided& v, int64_t first, int64_t n, const T* values) {
+    if (v.parts != nullptr) {
+        const Strided* whole = v.parts->holder(first, kChunk);
+        if (whole != nullptr) return write_chunk(*whole, v.parts->inside(first), n, values);
+        v.parts->each_piece(first, n, [&](const Strided& part, int64_t at, int64_t count,
+                                          int64_t done) {
+            T* to = write_target(part, at, static_cast<T*>(nullptr));
+            if (to != nullptr) std::copy_n(values + done, count, to);
+            write_chunk(part, at, count, values + done);
+        });
+        return;
+    }
     if (is_native<T>(v.dtype) && v.stride == 1) return;  // written in place
     if (sizeof(T) == 4 && v.stride == 1 && width(v.dtype) == 2) {
         const auto* in = reinterpret_cast<const float*>(values);

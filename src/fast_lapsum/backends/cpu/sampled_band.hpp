@@ -30,7 +30,8 @@ class Places {
     template <class T>
     std::vector<T> draw(const Row<T>& row) const {
         std::vector<T> sample(at_.size());
-        if (is_native<T>(row.scores.dtype) && row.mask == nullptr && row.largest) {
+        const bool is_plain = is_native<T>(row.scores.dtype) && row.scores.parts == nullptr;
+        if (is_plain && row.mask == nullptr && row.largest) {
             const auto* scores = reinterpret_cast<const T*>(row.scores.data);
             for (size_t i = 0; i < at_.size(); ++i) sample[i] = scores[at_[i] * row.scores.stride];
         } else {

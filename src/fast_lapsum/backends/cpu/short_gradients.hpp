@@ -120,13 +120,15 @@ template <class T, int kLanes, template <class, int> class State>
 class TileGradient {
    public:
     TileGradient(GradientRow<T>* rows, int count)
-        : rows_(rows), count_(count), n_(rows[0].row.n) {}
+        : rows_(rows), count_(count), n_(rows[0].row.n) {
+        for (int j = 1; j < count; ++j) n_ = std::max(n_, rows[j].row.n);
+    }
 
     void solve() {
-        read_tile<T, kLanes>([&](int j) -> const Row<T>& { return rows_[j].row; }, count_, spare_,
-                             scores_);
-        read_tile<T, kLanes>([&](int j) -> const Row<T>& { return rows_[j].grad; }, count_, spare_,
-                             grads_);
+        read_tile<T, kLanes>([&](int j) -> const Row<T>& { return rows_[j].row; }, count_, n_,
+                             -std::numeric_limits<T>::infinity(), spare_, scores_);
+        read_tile<T, kLanes>([&](int j) -> const Row<T>& { return rows_[j].grad; }, count_, n_,
+                             T(0), spare_, grads_);
         for (int j = 0; j < kLanes; ++j) {
             const GradientRow<T>& row = rows_[j < count_ ? j : 0];
             const bool is_plain = !std::isnan(row.threshold.hi) && !row.threshold.is_hard;
@@ -146,8 +148,8 @@ class TileGradient {
             rows_[j].is_solved &= is_told;
         }
         make_gradients(grads_, n_, decays_, state_);
-        write_tile<T, kLanes>([&](int j) -> const Strided& { return rows_[j].out; }, count_, n_,
-                              decays_, spare_);
+        write_tile<T, kLanes>([&](int j) -> const Strided& { return rows_[j].out; },
+                              [&](int j) { return rows_[j].row.n; }, count_, n_, decays_, spare_);
     }
 
    private:

@@ -144,14 +144,16 @@ class TileSolver {
     using Width = Lanes<kLanes>;
 
    public:
-    // At most kLanes rows of the same length and kind.
-    TileSolver(TileRow<T>* rows, int count) : rows_(rows), count_(count), n_(rows[0].row.n) {}
+    // At most kLanes rows of one kind; shorter ones end in scores that take no part.
+    TileSolver(TileRow<T>* rows, int count) : rows_(rows), count_(count), n_(rows[0].row.n) {
+        for (int j = 1; j < count; ++j) n_ = std::max(n_, rows[j].row.n);
+    }
 
     // The solutions, as of solve_row.
     void solve(bool hard) {
         hard_ = hard;
-        read_tile<T, kLanes>([&](int j) -> const Row<T>& { return rows_[j].row; }, count_, spare_,
-                             scores_);
+        read_tile<T, kLanes>([&](int j) -> const Row<T>& { return rows_[j].row; }, count_, n_,
+                             -std::numeric_limits<T>::infinity(), spare_, scores_);
         classify(sort_lanes(scores_, n_, sorted_, Width()));
         if (any_soft_) {
             const Strided &from = rows_[0].row.scores, &out = rows_[0].out;
@@ -181,8 +183,8 @@ class TileSolver {
                 limit_mask_tile(scores_, n_, is_limit_, boundary_, T(1), T(0), share_, decays_,
                                 Width());
         }
-        write_tile<T, kLanes>([&](int j) -> const Strided& { return rows_[j].out; }, count_, n_,
-                              decays_, spare_);
+        write_tile<T, kLanes>([&](int j) -> const Strided& { return rows_[j].out; },
+                              [&](int j) { return rows_[j].row.n; }, count_, n_, decays_, spare_);
     }
 
    private:

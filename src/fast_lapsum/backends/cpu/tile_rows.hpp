@@ -21,20 +21,26 @@ Ahead ahead_of(const Strided& first, int64_t n, int64_t tiles) {
     return {first.data + tiles * kLanes * bytes, first.stride * bytes};
 }
 
-// Rows row(0) ... row(count - 1) into a tile, whose other lanes repeat the first; `spare` has room
-// for a tile.
+// Rows row(0) ... row(count - 1) into a tile of n scores each, whose other lanes repeat the first;
+// shorter rows end in `filler`. `spare` has room for a tile.
 template <class T, int kLanes, class RowAt>
-void read_tile(RowAt row, int count, T* spare, T* tile) {
-    const int64_t n = row(0).n;
-    bool is_across = count > 1;
+void read_tile(RowAt row, int count, int64_t n, T filler, T* spare, T* tile) {
+    bool is_across = count > 1 && row(0).n == n;
     for (int j = 1; j < count; ++j) {
         const Row<T>&before = row(j - 1), &after = row(j);
-        is_across &= are_neighbours(before.scores, after.scores) &&
+        is_across &= are_neighbours(before.scores, after.scores) && after.n == n &&
                      (after.mask == nullptr || after.mask - before.mask == 1);
     }
     if (!is_across) {
         const T* from[kLanes];
-        for (int j = 0; j < count; ++j) from[j] = row(j).read(0, n, spare + j * n);
+        for (int j = 0; j < count; ++j) {
+            T* own = spare + j * n;
+            from[j] = row(j).read(0, row(j).n, own);
+            if (row(j).n == n) continue;
+            if (from[j] != own) std::copy_n(from[j], row(j).n, own);
+            std::fill(own + row(j).n, own + n, filler);
+            from[j] = own;
+        }
         std::fill(from + count, from + kLanes, from[0]);
         return interleave(from, n, tile, Lanes<kLanes>());
     }
@@ -52,16 +58,24 @@ void read_tile(RowAt row, int count, T* spare, T* tile) {
     }
 }
 
-// The way back, into rows out(0) ... out(count - 1).
-template <class T, int kLanes, class OutAt>
-void write_tile(OutAt out, int count, int64_t n, const T* tile, T* spare) {
-    bool is_across = count > 1;
-    for (int j = 1; j < count; ++j) is_across &= are_neighbours(out(j - 1), out(j));
+// The way back, into rows out(0) ... out(count - 1) of length(0) ... scores.
+template <class T, int kLanes, class OutAt, class LengthAt>
+void write_tile(OutAt out, LengthAt length, int count, int64_t n, const T* tile, T* spare) {
+    bool is_across = count > 1 && length(0) == n;
+    for (int j = 1; j < count; ++j)
+        is_across &= are_neighbours(out(j - 1), out(j)) && length(j) == n;
     if (!is_across) {
         T* to[kLanes];
-        for (int j = 0; j < count; ++j) to[j] = write_target(out(j), 0, spare + j * n);
+        for (int j = 0; j < count; ++j) {
+            T* own = spare + j * n;
+            to[j] = length(j) == n ? write_target(out(j), 0, own) : own;
+        }
         separate(tile, n, count, to, Lanes<kLanes>());
-        for (int j = 0; j < count; ++j) write_chunk(out(j), 0, n, to[j]);
+        for (int j = 0; j < count; ++j) {
+            T* direct = write_target(out(j), 0, static_cast<T*>(nullptr));
+            if (direct != nullptr && direct != to[j]) std::copy_n(to[j], length(j), direct);
+            write_chunk(out(j), 0, length(j), to[j]);
+        }
         return;
     }
     Strided across = out(0);

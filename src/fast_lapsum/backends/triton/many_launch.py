@@ -1,0 +1,67 @@
+"""One budget over many tensors: they are joined into one row, whose kernels do the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..many import kept_dtype, out_dtype_of
+from .launch import backward, forward
+
+
+def list_forward(
+    tensors: Sequence[Tensor],
+    budget: Tensor | None,
+    budget_number: float,
+    temperature: Tensor | None,
+    temperature_number: float,
+    largest: bool,
+    output: str,
+    widen: bool,
+) -> list[Tensor]:
+    """One output for each tensor, none for "threshold", and last the threshold pair."""
+    joined = _join(tensors, kept_dtype(tensors))
+    out, pair = forward(
+        *(joined, budget, budget_number, temperature, temperature_number, None, None, largest),
+        *(output, joined.dtype),
+    )
+    if output == "threshold":
+        return [pair]
+    return [*_part(out, tensors, [out_dtype_of(x, widen) for x in tensors]), pair]
+
+
+def list_backward(
+    grads: Sequence[Tensor],
+    tensors: Sequence[Tensor],
+    temperature: Tensor | None,
+    temperature_number: float,
+    threshold: Tensor,
+    largest: bool,
+    output: str,
+    per_row: bool,
+) -> list[Tensor]:
+    """A gradient for each tensor, and with ``per_row`` those for budget and temperature."""
+    joined = _join(tensors, kept_dtype(tensors))
+    grad = grads[0] if output == "threshold" else _join(grads, joined.dtype)
+    out, *of_row = backward(
+        *(grad, joined, temperature, temperature_number, None, threshold, largest, output),
+        per_row,
+    )
+    return [
+        *_part(out, tensors, [x.dtype for x in tensors]),
+        *(found for found in of_row if found is not None),
+    ]
+
+
+def _join(tensors: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+    return torch.cat([x.reshape(-1).to(dtype) for x in tensors])
+
+
+def _part(row: Tensor, like: Sequence[Tensor], dtypes: Sequence[torch.dtype]) -> list[Tensor]:
+    pieces = row.split_with_sizes([x.numel() for x in like])
+    return [
+        torch.empty_like(x, dtype=dtype).copy_(piece.view(x.shape))
+        for x, dtype, piece in zip(like, dtypes, pieces, strict=True)
+    ]

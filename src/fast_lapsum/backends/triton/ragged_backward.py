@@ -1,0 +1,231 @@
+"""Gradients of rows of several lengths: the formulas of backward.py, the classes of ragged.py."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .backward import (
+    TILES_PER_SUM,
+    _added_up,
+    _count,
+    _exponents,
+    _is_shifted,
+    _joined,
+    _least,
+    _load_grad,
+    _of_lanes,
+    _row_gradients,
+    _score_gradient,
+    _terms,
+    _threshold_of,
+    _weighted,
+    _zeros,
+)
+from .numbers import any_row
+from .ragged import length_of, places_of, refuse, rows_to_see
+from .team import await_last, begin_next
+from .views import across, exist, load_scores, part_indices, row_start, store_values
+
+
+@triton.jit
+def _load_upstream(
+    grad, own_outer, own_inner, outer, inner, index, inside, r, OUTPUT: tl.constexpr
+):
+    """Gradients of scores and of rows, each from its own place."""
+    if OUTPUT == "threshold":
+        return _load_grad(grad, own_outer, own_inner, index, inside, r, 1, OUTPUT)
+    else:
+        return _load_grad(grad, outer, inner, index, inside, r, 1, OUTPUT)
+
+
+@triton.jit(do_not_specialize=["row_count"])
+def ragged_tile_backward(
+    call,
+    row_count,
+    offsets,
+    lengths,
+    grad,
+    threshold,
+    out,
+    d_budget,
+    d_temperature,
+    LOWEST: tl.constexpr,
+    HIGHEST: tl.constexpr,
+    IS_LAST: tl.constexpr,
+    LARGEST: tl.constexpr,
+    OUTPUT: tl.constexpr,
+    ROWS: tl.constexpr,
+    REPEATS: tl.constexpr,
+    LANES: tl.constexpr,
+    OVERLAP: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    """All gradients of ROWS rows, those of them that are of the class."""
+    begin_next(OVERLAP)
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    length = length_of(call, row, row_count, offsets, lengths)
+    is_row = (row < row_count) & (length >= LOWEST) & (length <= HIGHEST)
+    own_outer, own_inner, outer, inner = places_of(call, row, row_count, offsets)
+    PER_ROW: tl.constexpr = d_budget is not None
+    if any_row(is_row):
+        index = part_indices(0, 0, REPEATS, LANES, 1)
+        inside = exist(index, across(tl.where(is_row, length, 0)), 1)
+        r = load_scores(call, outer, inner, index, inside, LARGEST, 1, COMPUTE)
+        g, g_row = _load_upstream(
+            grad, own_outer, own_inner, outer, inner, index, inside, r, OUTPUT
+        )
+        rows = _threshold_of(call, threshold, row, row_count, own_outer, own_inner, COMPUTE)
+        v, is_live = _exponents(r, rows)
+        g = tl.where(is_live, g, 0.0)
+        distance = tl.where(is_live, tl.abs(v), float("inf"))
+        if _is_shifted(OUTPUT, PER_ROW):
+            shift = _least(distance)
+            shift = tl.where(shift < float("inf"), shift, 0.0)
+            w = tl.exp2(across(shift) - distance)
+        else:
+            shift = tl.zeros((ROWS,), COMPUTE)
+            w = tl.exp2(-distance)
+        terms = _terms(w, g, v, OUTPUT, PER_ROW)
+        sums = ()
+        for i in tl.static_range(len(terms)):
+            sums = sums + (_added_up(terms[i]).to(tl.float64),)  # type: ignore[assignment]
+        of_row = _row_gradients(shift.to(tl.float64), sums, g_row, rows, LARGEST, OUTPUT, PER_ROW)
+        if d_budget is not None:
+            tl.store(d_budget + row, of_row.d_budget, mask=is_row)
+            tl.store(d_temperature + row, of_row.d_temperature, mask=is_row)
+        d = _score_gradient(r, g, of_row, rows, LARGEST, OUTPUT, COMPUTE)
+        store_values(out, outer, inner, index, inside, d, 1)
+    if IS_LAST:
+        is_over = (row < row_count) & (length > HIGHEST)
+        if any_row(is_over):
+            refuse(out, outer, inner, length, is_over, LANES)
+            if d_budget is not None:
+                nothing = tl.zeros_like(length).to(tl.float64) + float("nan")
+                tl.store(d_budget + row, nothing, mask=is_over)
+                tl.store(d_temperature + row, nothing, mask=is_over)
+    if tl.program_id(0) == 0:
+        await_last(OVERLAP)
+
+
+@triton.jit
+def _sums_of(
+    call,
+    n,
+    grad,
+    rows,
+    outer,
+    inner,
+    LARGEST: tl.constexpr,
+    OUTPUT: tl.constexpr,
+    PER_ROW: tl.constexpr,
+    REPEATS: tl.constexpr,
+    LANES: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    """The shift of a long row and its sums: one reading, as in sums_backward."""
+    FIELDS: tl.constexpr = _count(OUTPUT, PER_ROW)
+    SHIFTED: tl.constexpr = _is_shifted(OUTPUT, PER_ROW)
+    WEIGHTED: tl.constexpr = _weighted(OUTPUT, PER_ROW) if SHIFTED else 0
+    total = _zeros((1,), FIELDS, tl.float64)
+    total_shift = tl.full((1,), float("inf") if SHIFTED else 0.0, COMPUTE)
+    BLOCK: tl.constexpr = REPEATS * LANES
+    tiles = (n + (BLOCK - 1)) // BLOCK
+    for group in range(0, tiles, TILES_PER_SUM):
+        of_lanes = _zeros((REPEATS, 1, LANES, 1), FIELDS, COMPUTE)
+        shifts = tl.full((REPEATS, 1, LANES, 1), float("inf") if SHIFTED else 0.0, COMPUTE)
+        for tile in range(group, tl.minimum(group + TILES_PER_SUM, tiles)):
+            index = part_indices(tile * BLOCK, 0, REPEATS, LANES, 1)
+            inside = exist(index, n, 1)
+            r = load_scores(call, outer, inner, index, inside, LARGEST, 1, COMPUTE)
+            g = tl.zeros_like(r)
+            if OUTPUT != "threshold":
+                g, _ = _load_grad(grad, outer, inner, index, inside, r, 1, OUTPUT)
+            v, is_live = _exponents(r, rows)
+            g = tl.where(is_live, g, 0.0)
+            distance = tl.where(is_live, tl.abs(v), float("inf"))
+            shift = shifts
+            kept = shifts
+            w = distance
+            if SHIFTED:
+                # Each lane's sums are relative to the nearest score it has seen.
+                shift = tl.minimum(shifts, distance)
+                anchor = tl.where(shift < float("inf"), shift, 0.0)
+                kept = tl.exp2(anchor - shifts)
+                w = tl.exp2(anchor - distance)
+            else:
+                w = tl.exp2(-distance)
+            terms = _terms(w, g, v, OUTPUT, PER_ROW)
+            of_lanes = _joined(of_lanes, terms, kept, WEIGHTED)
+            shifts = shift
+        nearest = total_shift
+        kept_all = tl.full((1,), 1.0, tl.float64)
+        factors = tl.full((REPEATS, 1, LANES, 1), 1.0, tl.float64)
+        if SHIFTED:
+            nearest = tl.minimum(total_shift, _least(shifts))
+            anchor_all = tl.where(nearest < float("inf"), nearest, 0.0)
+            kept_all = tl.exp2(anchor_all - total_shift).to(tl.float64)
+            factors = tl.exp2(across(anchor_all) - shifts).to(tl.float64)
+        of_tile = _of_lanes(of_lanes, factors, WEIGHTED)
+        total = _joined(total, of_tile, kept_all, WEIGHTED)
+        total_shift = nearest
+    shift_all = total_shift.to(tl.float64)
+    return tl.where(shift_all < float("inf"), shift_all, 0.0), total
+
+
+@triton.jit(do_not_specialize=["row_count"])
+def ragged_long_backward(
+    call,
+    row_count,
+    offsets,
+    lengths,
+    grad,
+    threshold,
+    out,
+    d_budget,
+    d_temperature,
+    LOWEST: tl.constexpr,
+    LARGEST: tl.constexpr,
+    OUTPUT: tl.constexpr,
+    SCANNED: tl.constexpr,
+    REPEATS: tl.constexpr,
+    LANES: tl.constexpr,
+    OVERLAP: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    """Longer rows, read twice: sums first, then the gradient, in the opposite order."""
+    begin_next(OVERLAP)
+    PER_ROW: tl.constexpr = d_budget is not None
+    first = tl.program_id(0).to(tl.int64) * SCANNED
+    for row_number in range(
+        first, first + rows_to_see(call, first, row_count, offsets, lengths, LOWEST, SCANNED)
+    ):
+        n = length_of(call, tl.minimum(row_number, row_count - 1), row_count, offsets, lengths)
+        if (n >= LOWEST) & (row_number < row_count):
+            row = tl.zeros((1,), tl.int64) + row_number
+            own_outer, own_inner, outer, inner = places_of(call, row, row_count, offsets)
+            rows = _threshold_of(call, threshold, row, row_count, own_outer, own_inner, COMPUTE)
+            shift, sums = _sums_of(
+                *(call, n, grad, rows, outer, inner),
+                *(LARGEST, OUTPUT, PER_ROW, REPEATS, LANES, COMPUTE),
+            )
+            g_row = tl.zeros((1,), tl.float64)
+            if OUTPUT == "threshold":
+                g_row = tl.load(row_start(grad, own_outer, own_inner)).to(tl.float64)
+            of_row = _row_gradients(shift, sums, g_row, rows, LARGEST, OUTPUT, PER_ROW)
+            if d_budget is not None:
+                tl.store(d_budget + row, of_row.d_budget)
+                tl.store(d_temperature + row, of_row.d_temperature)
+            BLOCK: tl.constexpr = REPEATS * LANES
+            tiles = (n + (BLOCK - 1)) // BLOCK
+            for step in range(tiles):
+                index = part_indices((tiles - 1 - step) * BLOCK, 0, REPEATS, LANES, 1)
+                inside = exist(index, n, 1)
+                r = load_scores(call, outer, inner, index, inside, LARGEST, 1, COMPUTE)
+                g = tl.zeros_like(r)
+                if OUTPUT != "threshold":
+                    g, _ = _load_grad(grad, outer, inner, index, inside, r, 1, OUTPUT)
+                d = _score_gradient(r, g, of_row, rows, LARGEST, OUTPUT, COMPUTE)
+                store_values(out, outer, inner, index, inside, d, 1)
+    if tl.program_id(0) == 0:
+        await_last(OVERLAP)

@@ -1,0 +1,141 @@
+"""Rows of several lengths on the GPU kernels against reference.py, interpreted."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+from typing import Any
+
+import pytest
+import torch
+
+from cases import DTYPES, normal
+
+pytest.importorskip("triton", reason="Triton is not installed")
+if os.environ.get("TRITON_INTERPRET") != "1":
+    pytest.skip("`make test` interprets the kernels in another process", allow_module_level=True)
+
+from fast_lapsum.backends.torch import ragged_entry as plain
+from fast_lapsum.backends.triton import ragged_launch
+from fast_lapsum.backends.triton.config import LongBackwardPlan, LongPlan, tile_plan
+from fast_lapsum.backends.triton.ragged_launch import RaggedPlan, backward_plan, forward_plan
+from interpreting import poison
+from ragged_cases import check, corners_of_all_kinds, join, lengths_of_all_kinds
+
+__all__ = ["poison"]  # a fixture
+inf, nan = math.inf, math.nan
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+#: Every kind of class with rows of a few hundred scores: tiles, one row at a time, long ones.
+FORWARD = RaggedPlan(
+    (tile_plan(8, 1), tile_plan(32, 1), tile_plan(64, 1)._replace(rows=1)),
+    LongPlan(warps=1, sample=128, read=2, listed=2, written=2),
+)
+BACKWARD = RaggedPlan((tile_plan(8, 1), tile_plan(64, 1)), LongBackwardPlan(block=64, warps=1))
+forward = functools.partial(ragged_launch.ragged_forward, plan=FORWARD)
+backward = functools.partial(ragged_launch.ragged_backward, plan=BACKWARD)
+LENGTHS = (3, 0, 20, 8, 200, 1, 33, 0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_segments_of_every_class(dtype: torch.dtype) -> None:
+    given = lengths_of_all_kinds(dtype, LENGTHS)
+    check(forward, backward, given, offsets_dtype=torch.int32)
+
+
+def test_masks_and_the_smallest() -> None:
+    given = lengths_of_all_kinds(torch.float32, LENGTHS)
+    mask = normal(len(given.values), seed=4) > -0.5
+    counts = torch.stack([row.sum() for row in given.rows(mask)])
+    given = given._replace(k=0.4 * counts)
+    check(forward, backward, given, mask=mask, largest=False)
+
+
+@pytest.mark.parametrize(("n", "every"), [(7, 1), (40, 4), (150, 9)])
+def test_corners(n: int, every: int) -> None:
+    """NaN, infinities, budgets and temperatures without an answer, ties, nothing and all."""
+    check(forward, backward, corners_of_all_kinds(torch.float32, (n,), every))
+
+
+@pytest.mark.parametrize("output", ["hard", "log", "threshold"])
+def test_other_outputs(output: str) -> None:
+    """As in plain torch, which is checked against the reference elsewhere."""
+    given = lengths_of_all_kinds(torch.float32, (3, 0, 20, 150, 40))
+    k = torch.tensor([1.0, 0.0, 9.0, 20.0, 39.0], dtype=torch.float64)
+    call: Any = (None, None, k, nan, given.t, nan, None, None, True, output, torch.float32)
+    out, pairs = forward(given.values, given.offsets, *call)
+    wanted, wanted_pairs = plain.ragged_forward(given.values, given.offsets, *call)
+    torch.testing.assert_close(out, wanted, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(pairs.sum(-1), wanted_pairs.sum(-1), rtol=1e-5, atol=1e-6)
+    grad = normal(*(k.shape if output == "threshold" else out.shape), dtype=torch.float32)
+    back: Any = (None, None, given.t, nan, None, wanted_pairs, True, output, True)
+    found = backward(grad, given.values, given.offsets, *back)
+    same = plain.ragged_backward(grad, given.values, given.offsets, *back)
+    for got, want in zip(found, same, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5, check_dtype=False)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_padded_rows(transposed: bool) -> None:
+    """Rows of one size and their lengths, in two dimensions, numbers for k and t."""
+    scores = normal(2, 3, 150, seed=2, dtype=torch.float32)
+    scores = scores.permute(2, 1, 0).contiguous().permute(2, 1, 0) if transposed else scores
+    lengths = torch.tensor([[150, 30, 3], [64, 65, 8]])
+    scores = scores.masked_fill(torch.arange(150) >= lengths[..., None], nan)
+    call: Any = (None, lengths, None, None, 2.5, None, 0.3, None, None, True, "mask")
+    out, pairs = forward(scores, *call, torch.float32)
+    wanted, _ = plain.ragged_forward(scores, *call, torch.float32)
+    torch.testing.assert_close(out, wanted, rtol=1e-5, atol=1e-6)
+    grad = normal(*scores.shape, seed=5, dtype=torch.float32)
+    back: Any = (None, lengths, None, None, 0.3, None, pairs, True, "mask", True)
+    for got, want in zip(
+        backward(grad, scores, *back), plain.ragged_backward(grad, scores, *back), strict=True
+    ):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_bad_offsets_stay_inside() -> None:
+    """Nothing is read or written beside the values: memory around outputs is guarded."""
+    values = normal(60, dtype=torch.float32)
+    offsets = torch.tensor([-4, 10, 5, 99, 70, 60])
+    k = torch.tensor([1.0, 0.0, 2.0, 0.0, 0.0], dtype=torch.float64)
+    out, pairs = forward(
+        *(values, offsets, None, None, k, nan, None, 0.5, None, None, True, "mask", values.dtype)
+    )
+    assert out.isfinite().all()
+    assert pairs.isfinite().all()
+
+
+def test_a_segment_longer_than_was_said_is_nan() -> None:
+    given = join([normal(40, dtype=torch.float32), normal(5, dtype=torch.float32)], [2, 1], [1, 1])
+    plan = RaggedPlan((tile_plan(8, 1), tile_plan(32, 1)), None)
+    out, pairs = ragged_launch.ragged_forward(
+        *(given.values, given.offsets, None, 32, given.k, nan, given.t, nan, None, None, True),
+        *("mask", torch.float32),
+        plan=plan,
+    )
+    long, short = given.rows(out)
+    assert long.isnan().all()
+    assert short.isfinite().all()
+    assert (out[given.outside()] == 0).all()
+    grad = torch.ones_like(given.values)
+    d_values, d_k, _ = ragged_launch.ragged_backward(
+        *(grad, given.values, given.offsets, None, 32, given.t, nan, None, pairs, True, "mask"),
+        True,
+        plan=RaggedPlan((tile_plan(8, 1), tile_plan(32, 1)), None),
+    )
+    assert given.rows(d_values)[0].isnan().all()
+    assert d_k is not None
+    assert d_k.isnan().tolist() == [True, False]
+
+
+@pytest.mark.parametrize("itemsize", [4, 8])
+@pytest.mark.parametrize("longest", [0, 1, 32, 33, 1000, 5000, 40_000])
+def test_a_plan_has_a_class_for_every_length(longest: int, itemsize: int) -> None:
+    for plan_of in (forward_plan, backward_plan):
+        plan = plan_of(longest, 10**6, 100, itemsize)
+        blocks = [held.block for held in plan.held]
+        assert blocks == sorted(set(blocks))
+        assert plan.long is not None or blocks[-1] >= longest
+        assert len(blocks) == 1 or blocks[-2] < longest  # and none that no row can be of

@@ -1,0 +1,178 @@
+"""Rows of several lengths, and one budget over many tensors, on a GPU."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from cases import DTYPES, normal
+from fast_lapsum import log_soft_topk, soft_topk, soft_topk_list, threshold
+from fast_lapsum.backends.triton import ragged_launch
+from fast_lapsum.bench.ragged import lengths_of
+from ragged_cases import Ragged, check, corners_of_all_kinds, distributions_of_all_kinds
+from ragged_cases import lengths_of_all_kinds as lengths_of_kinds
+
+NoSync = Callable[[], AbstractContextManager[None]]
+#: Around every boundary of the classes.
+LENGTHS = (
+    *(0, 1, 2, 31, 32, 33, 255, 256, 257, 1023, 1024, 1025, 4096, 4097, 8192, 8193),
+    *(16_384, 16_385, 32_768, 32_769, 70_001, 0),
+)
+
+
+def _there(call: Callable[..., Any]) -> Callable[..., Any]:
+    """A kernel entry for tensors of the host."""
+
+    def moved(*args: Any) -> Any:
+        given = [x.cuda() if isinstance(x, Tensor) else x for x in args]
+        return tuple(None if x is None else x.cpu() for x in call(*given))
+
+    return moved
+
+
+forward, backward = _there(ragged_launch.ragged_forward), _there(ragged_launch.ragged_backward)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_segments_of_every_class(dtype: torch.dtype) -> None:
+    check(forward, backward, lengths_of_kinds(dtype, LENGTHS), offsets_dtype=torch.int32)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_distributions_and_corners(dtype: torch.dtype) -> None:
+    for given in (
+        distributions_of_all_kinds(dtype, (2, 67, 1025, 5000)),
+        corners_of_all_kinds(dtype, (8, 30, 300, 2000)),
+    ):
+        check(forward, backward, given)
+
+
+def test_masks_and_the_smallest() -> None:
+    given = lengths_of_kinds(torch.float32, LENGTHS)
+    mask = normal(len(given.values), seed=4) > -0.5
+    counts = torch.stack([row.sum() for row in given.rows(mask)])
+    check(forward, backward, given._replace(k=0.4 * counts), mask=mask, largest=False)
+
+
+@pytest.mark.parametrize("hard", [False, True])
+def test_the_same_as_on_a_cpu(hard: bool) -> None:
+    given = lengths_of_kinds(torch.float32, LENGTHS)
+    k = given.k.floor()
+    call: Any = {"hard": hard, "return_threshold": True}
+    p, b = soft_topk(given.values, k, given.t, cu_seqlens=given.offsets, **call)
+    there = (given.values.cuda(), k.cuda(), given.t.cuda())
+    q, c = soft_topk(*there, cu_seqlens=given.offsets.cuda(), **call)
+    torch.testing.assert_close(q.cpu(), p, atol=2e-6, rtol=1e-4)
+    torch.testing.assert_close(c.cpu(), b, atol=1e-4, rtol=1e-4)
+    logs = log_soft_topk(*there, cu_seqlens=given.offsets.cuda())
+    want = log_soft_topk(given.values, k, given.t, cu_seqlens=given.offsets)
+    torch.testing.assert_close(logs.cpu(), want, atol=1e-3, rtol=1e-4)
+
+
+def test_padded_rows() -> None:
+    lengths = torch.tensor([[40_000, 7, 0], [1, 300, 33_000]])
+    scores = normal(2, 3, 40_000, dtype=torch.float32)
+    behind = torch.arange(40_000) >= lengths[..., None]
+    leaf = scores.masked_fill(behind, math.nan).cuda().requires_grad_()
+    p = soft_topk(leaf, (lengths / 4).cuda(), 0.1, lengths=lengths.cuda())
+    want = soft_topk(scores, lengths / 4, 0.1, mask=~behind)
+    torch.testing.assert_close(p.cpu(), want, atol=2e-6, rtol=1e-4)
+    (grad,) = torch.autograd.grad(p.square().sum(), leaf)
+    assert (grad.cpu()[behind] == 0).all()
+
+
+def _graph_call(given: Ragged) -> tuple[Tensor, Tensor, Tensor]:
+    return given.values.cuda(), given.offsets.cuda(), given.k.cuda()
+
+
+def test_nothing_waits_and_graphs_replay_with_other_offsets(no_sync: NoSync) -> None:
+    given = lengths_of_kinds(torch.float32, LENGTHS)
+    values, offsets, k = _graph_call(given)
+    leaf = values.clone().requires_grad_()
+
+    def call() -> tuple[Tensor, Tensor, Tensor]:
+        p = soft_topk(leaf, k, 0.1, cu_seqlens=offsets)
+        b = threshold(leaf, k, 0.1, cu_seqlens=offsets)
+        return p, b, torch.autograd.grad(p, leaf, leaf.detach())[0]
+
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            call()
+    torch.cuda.synchronize()
+    with no_sync():
+        call()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        p, b, d = call()
+    order = torch.randperm(len(LENGTHS), generator=torch.Generator().manual_seed(1))
+    lengths = torch.tensor(LENGTHS)[order]
+    offsets.copy_(torch.nn.functional.pad(lengths.cumsum(0), (1, 0)) + 3)
+    k.copy_(given.k[order])
+    graph.replay()
+    torch.cuda.synchronize()
+    for got, want in zip((p, b, d), call(), strict=True):
+        torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
+
+
+def test_bits_repeat_and_do_not_depend_on_neighbours() -> None:
+    lengths = lengths_of(200, 16, 40_000)
+    given = lengths_of_kinds(torch.float32, tuple(lengths))
+    values, offsets, k = _graph_call(given)
+    first = soft_topk(values, k, 0.01, cu_seqlens=offsets)
+    assert torch.equal(first, soft_topk(values, k, 0.01, cu_seqlens=offsets))
+    ends = torch.stack((offsets[7], offsets[8]))
+    alone = soft_topk(values, k[7:8], 0.01, cu_seqlens=ends)
+    a, b = ends.tolist()
+    assert torch.equal(alone[a:b], first[a:b])
+
+
+def test_many_tiny_segments() -> None:
+    """More than a launch has programs: each looks at several."""
+    lengths = torch.randint(0, 20, (70_000,), generator=torch.Generator().manual_seed(0))
+    lengths[::9000] = 3000
+    offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
+    values = normal(int(offsets[-1]), dtype=torch.float32)
+    k = lengths / 3
+    p = soft_topk(values.cuda(), k.cuda(), 0.1, cu_seqlens=offsets.cuda()).cpu()
+    torch.testing.assert_close(
+        p, soft_topk(values, k, 0.1, cu_seqlens=offsets), atol=2e-6, rtol=1e-4
+    )
+
+
+# lists
+
+
+def test_lists_as_on_a_cpu() -> None:
+    images = normal(2, 3, 40, 50, seed=1, dtype=torch.bfloat16)
+    tensors = [
+        normal(600, 400, seed=2, dtype=torch.float32).mT,
+        images.to(memory_format=torch.channels_last),
+        normal(3000, seed=3, dtype=torch.float16),
+        normal(0, dtype=torch.float32),
+    ]
+    want = soft_topk_list(tensors, 2000, 0.1)
+    leaves = [x.cuda().requires_grad_() for x in tensors]
+    masks = soft_topk_list(leaves, 2000, 0.1)
+    grads = torch.autograd.grad(masks, leaves, [x.detach() for x in leaves])
+    same = [x.clone().requires_grad_() for x in tensors]
+    wanted = torch.autograd.grad(soft_topk_list(same, 2000, 0.1), same, tensors)
+    for x, p, q, d, e in zip(tensors, want, masks, grads, wanted, strict=True):
+        assert (q.dtype, q.shape, q.stride()) == (x.dtype, x.shape, x.stride())
+        loose = {"atol": 1e-2, "rtol": 1e-2} if x.dtype.itemsize == 2 else {}
+        torch.testing.assert_close(q.cpu(), p, **(loose or {"atol": 2e-6, "rtol": 1e-4}))
+        torch.testing.assert_close(d.cpu(), e, **(loose or {"atol": 1e-4, "rtol": 1e-3}))
+
+
+def test_lists_do_not_wait(no_sync: NoSync) -> None:
+    tensors = [normal(n, seed=n, dtype=torch.float32).cuda() for n in (50_000, 3, 700)]
+    soft_topk_list(tensors, 100, 0.1)
+    with no_sync():
+        masks = soft_topk_list(tensors, 100, 0.1)
+    assert abs(sum(float(x.sum()) for x in masks) - 100) < 1e-3
