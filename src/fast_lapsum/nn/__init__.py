@@ -3,9 +3,12 @@
 from .dead_latents import AuxiliaryLatents, DeadLatents
 from .gate import BudgetGate
 from .layer import SoftTopK
+from .router import TopKRouter
+from .routing import Routing
 from .running_threshold import RunningThreshold
 from .schedule import BudgetSchedule, ScheduleShape, TemperatureSchedule, annealed_temperature
 from .sparse_activation import BatchTopK, TopKActivation
+from .token_select import SelectedTokens, TokenSelect
 
 __all__ = [
     "AuxiliaryLatents",
@@ -13,10 +16,14 @@ __all__ = [
     "BudgetGate",
     "BudgetSchedule",
     "DeadLatents",
+    "Routing",
     "RunningThreshold",
     "ScheduleShape",
+    "SelectedTokens",
     "SoftTopK",
     "TemperatureSchedule",
+    "TokenSelect",
     "TopKActivation",
+    "TopKRouter",
     "annealed_temperature",
 ]

@@ -11,26 +11,16 @@ from .._arguments import check_number
 from .kept import Keeping
 
 
-class Budgeted(Keeping):
-    """A layer whose k and temperature are numbers, or tensors of one value, that can be set.
+class Tempered(Keeping):
+    """A layer whose temperature is a number, or a tensor of one value, that can be set.
 
     A :class:`~torch.nn.Parameter` is a parameter of the layer and receives gradients; what is not
-    is a buffer and part of the state dict. Both stay float32 or float64 under ``layer.half()``.
+    is a buffer and part of the state dict. It stays float32 or float64 under ``layer.half()``.
     """
 
-    def __init__(self, k: float | Tensor, temperature: float | Tensor) -> None:
+    def __init__(self, temperature: float | Tensor) -> None:
         super().__init__()
-        self._keep("given_k", checked_value("k", k))
         self._keep("given_temperature", checked_value("temperature", temperature))
-
-    @property
-    def k(self) -> float | Tensor:
-        """The budget: a number, or a tensor if it was given as one."""
-        return self._read("given_k")
-
-    @k.setter
-    def k(self, value: float | Tensor) -> None:
-        self._set("given_k", checked_value("k", value))
 
     @property
     def temperature(self) -> float | Tensor:
@@ -50,6 +40,23 @@ class Budgeted(Keeping):
 
     def _check_number(self, name: str, value: float) -> None:
         checked_value(name.removeprefix("given_"), value)
+
+
+class Budgeted(Tempered):
+    """A layer whose budget k is a number, or a tensor of one value, like its temperature."""
+
+    def __init__(self, k: float | Tensor, temperature: float | Tensor) -> None:
+        super().__init__(temperature)
+        self._keep("given_k", checked_value("k", k))
+
+    @property
+    def k(self) -> float | Tensor:
+        """The budget: a number, or a tensor if it was given as one."""
+        return self._read("given_k")
+
+    @k.setter
+    def k(self, value: float | Tensor) -> None:
+        self._set("given_k", checked_value("k", value))
 
     def _of_call(self) -> tuple[float | Tensor, float | Tensor]:
         """k and the temperature as a call takes them."""
@@ -72,6 +79,14 @@ def checked_value(name: str, value: float | Tensor) -> float | Tensor:
     if not 0 <= number < math.inf:
         raise ValueError(f"{name} must be finite and at least 0, got {name}={value}")
     return number
+
+
+def checked_count(name: str, value: object) -> int:
+    """A whole number over 0."""
+    number = check_number(name, value)
+    if number % 1 or not 0 < number < math.inf:
+        raise ValueError(f"{name} must be a whole number over 0, got {name}={value}")
+    return int(number)
 
 
 def checked_choice(name: str, value: object, choices: tuple[str, ...]) -> str:

@@ -7,8 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .._arguments import check_number, check_scores
+from .._arguments import check_scores
 from ..functional import soft_topk
+from .budgeted import checked_count
 
 
 class AuxiliaryLatents(NamedTuple):
@@ -45,10 +46,8 @@ class DeadLatents(torch.nn.Module):
 
     def __init__(self, num_latents: int, patience: int = 10_000_000) -> None:
         super().__init__()
-        for name, value in (("num_latents", num_latents), ("patience", patience)):
-            if check_number(name, value) % 1 or value < 1:
-                raise ValueError(f"{name} must be a whole number over 0, got {name}={value}")
-        self.num_latents, self.patience = int(num_latents), int(patience)
+        self.num_latents = checked_count("num_latents", num_latents)
+        self.patience = checked_count("patience", patience)
         self.register_buffer("rows_since_fired", torch.zeros(self.num_latents, dtype=torch.int64))
 
     @property
