@@ -1,6 +1,6 @@
 """Exact-budget differentiable top-k: a soft mask whose mass is exactly k, at any scale."""
 
-from . import nn
+from . import losses, nn, prune
 from .functional import lapsum, log_soft_topk, soft_topk, threshold
 from .selection import hard_topk_mask, sample_topk, select_topk
 
@@ -10,7 +10,9 @@ __all__ = [
     "hard_topk_mask",
     "lapsum",
     "log_soft_topk",
+    "losses",
     "nn",
+    "prune",
     "sample_topk",
     "select_topk",
     "soft_topk",

@@ -8,6 +8,7 @@ from .routing import Routing
 from .running_threshold import RunningThreshold
 from .schedule import BudgetSchedule, ScheduleShape, TemperatureSchedule, annealed_temperature
 from .sparse_activation import BatchTopK, TopKActivation
+from .sparse_attention import SparseAttentionBias
 from .token_select import SelectedTokens, TokenSelect
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "ScheduleShape",
     "SelectedTokens",
     "SoftTopK",
+    "SparseAttentionBias",
     "TemperatureSchedule",
     "TokenSelect",
     "TopKActivation",

@@ -1,0 +1,171 @@
+"""Losses and measures of what is among the first k, with gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ._arguments import Dim, check_mask, check_number, check_scores
+from ._call import Number
+from .functional import log_soft_topk, soft_topk
+
+Reduction = Literal["mean", "sum", "none"]
+
+
+class TopKCrossEntropyLoss(torch.nn.Module):
+    r"""Cross entropy of the label being among the first K, for a K that is drawn from ``p_k``.
+
+    .. math:: -\log \sum_k P(K = k) \, p^{(k)}_\text{label}
+
+    :math:`p^{(k)}` is the soft mask with budget k: the probability that a class is among the first
+    k. All classes take part, however many, and the logarithm is taken without underflow.
+
+    Args:
+        p_k: the probabilities of K = 1, 2, ..., which add up to 1. ``[0, 0, 0, 0, 1]`` trains the
+            top-5 accuracy, ``[0.5, 0, 0, 0, 0.5]`` both.
+        temperature: of the soft masks.
+        top1: what stands for K = 1: the ``"softmax"`` of the scores, which makes ``p_k=[1]`` the
+            usual cross entropy, or the ``"soft_topk"`` with k = 1.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+        ignore_index: a label of rows that are passed over.
+
+    Shape:
+        scores: ``(..., classes)``.
+        target: labels, ``(...)`` of whole numbers; or several labels per row, ``(..., classes)``,
+            boolean or as weights, of whose losses a row has the mean. A row without labels is
+            passed over.
+
+    Example:
+        >>> loss = TopKCrossEntropyLoss([0.0, 1.0], temperature=0.1)
+        >>> scores = torch.tensor([[2.0, 1.0, 0.0], [2.0, 1.0, 0.0]])
+        >>> loss(scores, torch.tensor([1, 0]))  # both are among the first two
+        tensor(0.0017)
+        >>> loss(scores, torch.tensor([[True, True, False], [True, True, False]]))
+        tensor(0.0017)
+    """
+
+    def __init__(
+        self,
+        p_k: Sequence[float],
+        temperature: Number | Tensor = 1.0,
+        *,
+        top1: Literal["softmax", "soft_topk"] = "softmax",
+        reduction: Reduction = "mean",
+        ignore_index: int = -100,
+    ) -> None:
+        super().__init__()
+        shares = [float(check_number("p_k", share)) for share in p_k]
+        if not shares or min(shares) < 0 or not math.isclose(sum(shares), 1, abs_tol=1e-6):
+            raise ValueError(f"p_k must be probabilities that add up to 1, got p_k={list(p_k)}")
+        if top1 not in ("softmax", "soft_topk"):
+            raise ValueError(f"top1 must be 'softmax' or 'soft_topk', got top1={top1!r}")
+        self.p_k, self.temperature, self.top1 = shares, temperature, top1
+        self.reduction, self.ignore_index = _checked_reduction(reduction), ignore_index
+
+    def forward(self, scores: Tensor, target: Tensor) -> Tensor:
+        """The loss of ``scores`` for ``target``."""
+        check_scores(scores, -1)
+        if len(self.p_k) > scores.shape[-1]:
+            raise ValueError(
+                f"p_k must have at most one probability per class, of which there are "
+                f"{scores.shape[-1]}, got {len(self.p_k)}"
+            )
+        is_label = not target.is_floating_point() and target.dtype != torch.bool
+        wanted = scores.shape[:-1] if is_label else scores.shape
+        if target.shape != wanted:
+            kind = "labels" if is_label else "several labels per row"
+            raise ValueError(
+                f"target must have the shape {tuple(wanted)} for {kind}, got {tuple(target.shape)}"
+            )
+        if is_label:
+            is_valid = target != self.ignore_index
+            places = target.where(is_valid, 0).unsqueeze(-1)
+            of_row = -self._log_probability(scores, places).squeeze(-1)
+            return _reduced(of_row, is_valid, self.reduction)
+        weights = target.to(torch.promote_types(scores.dtype, torch.float32))
+        total = weights.sum(-1)
+        logs = self._log_probability(scores, None)
+        # Not a product: the logarithm may be infinite where there is no label.
+        of_row = -(logs * weights).where(weights != 0, 0).sum(-1) / torch.where(total > 0, total, 1)
+        return _reduced(of_row, total > 0, self.reduction)
+
+    def _log_probability(self, scores: Tensor, places: Tensor | None) -> Tensor:
+        """Of being among the first K, at some places or at all."""
+        terms = []
+        for k, share in enumerate(self.p_k, start=1):
+            if share == 0:
+                continue
+            if k == 1 and self.top1 == "softmax":
+                log = scores.log_softmax(-1, torch.promote_types(scores.dtype, torch.float32))
+            else:
+                log = log_soft_topk(scores, k, self.temperature)
+            terms.append((log if places is None else log.gather(-1, places)) + math.log(share))
+        return terms[0] if len(terms) == 1 else torch.stack(terms).logsumexp(0)
+
+    def extra_repr(self) -> str:
+        """What ``print`` shows of the loss."""
+        return f"p_k={self.p_k}, temperature={self.temperature}, top1={self.top1!r}"
+
+
+def recall_at_k(
+    scores: Tensor,
+    relevant: Tensor,
+    k: Number | Tensor,
+    temperature: Number | Tensor = 1.0,
+    *,
+    dim: Dim = -1,
+    mask: Tensor | None = None,
+    reduction: Reduction = "mean",
+) -> Tensor:
+    r"""The share of what is relevant that is among the first k, differentiable, to be maximised.
+
+    .. math:: \sum_i p_i y_i \Big/ \sum_i y_i
+
+    Args:
+        scores: of the candidates.
+        relevant: y, boolean or weights of at least 0, in the shape of ``scores``.
+        k: how many are retrieved, see :func:`~fast_lapsum.soft_topk`.
+        temperature: of the soft mask; at 0 this is the measure itself, without a gradient.
+        dim: the dimension of the candidates.
+        mask: boolean, broadcasts to ``scores``; False leaves a candidate out, and a row with fewer
+            than k is retrieved whole.
+        reduction: ``"mean"`` over the rows that have something relevant, ``"sum"``, or ``"none"``,
+            which has 0 for a row that has not.
+
+    Example:
+        >>> scores = torch.tensor([[3.0, 2.0, 1.0, 0.0]])
+        >>> relevant = torch.tensor([[True, False, True, False]])
+        >>> recall_at_k(scores, relevant, k=2, temperature=0)
+        tensor(0.5000)
+    """
+    check_scores(scores, -1)
+    if relevant.shape != scores.shape:
+        raise ValueError(
+            f"relevant must have the shape of scores, {tuple(scores.shape)}, "
+            f"got {tuple(relevant.shape)}"
+        )
+    mask = None if mask is None else check_mask(mask, scores)
+    soft = soft_topk(scores, k, temperature, dim=dim, mask=mask, clamp=mask is not None)
+    weights = relevant.to(torch.promote_types(scores.dtype, torch.float32))
+    weights = weights if mask is None else weights.where(mask, 0)
+    total = weights.sum(dim)  # type: ignore[arg-type]
+    found = (soft * weights).sum(dim)  # type: ignore[arg-type]
+    return _reduced(found / torch.where(total > 0, total, 1), total > 0, reduction)
+
+
+def _checked_reduction(reduction: str) -> str:
+    if reduction not in ("mean", "sum", "none"):
+        raise ValueError(f"reduction must be 'mean', 'sum' or 'none', got reduction={reduction!r}")
+    return reduction
+
+
+def _reduced(of_row: Tensor, is_valid: Tensor, reduction: str) -> Tensor:
+    """Rows that are not valid count as zero, and not at all in the mean."""
+    of_row = of_row.where(is_valid, 0)
+    if _checked_reduction(reduction) == "none":
+        return of_row
+    return of_row.sum() / is_valid.sum() if reduction == "mean" else of_row.sum()
