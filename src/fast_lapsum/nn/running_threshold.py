@@ -105,7 +105,12 @@ class RunningThreshold(Keeping):
             soft = self.soft_mask(scores, temperature)
             soft = soft if mask is None else soft.masked_fill(~mask, 0)
             mass = soft.sum(dim)
-        self._move((mass / budget - 1).to(self.threshold.dtype), of_batch.to(self.threshold.dtype))
+        dtype = self.threshold.dtype
+        rounded = of_batch.to(dtype)
+        if dtype != of_batch.dtype:  # up, so that the best score that is left out stays out
+            above = rounded.nextafter(torch.full_like(rounded, math.inf))
+            rounded = torch.where(rounded < of_batch, above, rounded)
+        self._move((mass / budget - 1).to(dtype), rounded)
 
     def _move(self, miss: Tensor, of_batch: Tensor) -> None:
         """One step, from the relative miss of a batch and its own threshold."""
