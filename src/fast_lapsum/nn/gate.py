@@ -85,7 +85,9 @@ class BudgetGate(Budgeted):
         rows = _rows(scores, mask)
         gate = self._gate(scores, k, temperature, rows, mask)
         if scores.numel():
-            self.running.update(scores, _total(self.budget, k, rows, mask), mask=mask)
+            self.running.update(
+                scores, _total(self.budget, k, rows, mask), mask=mask, setting=_detached(k)
+            )
         return gate
 
     def _gate(
@@ -159,8 +161,12 @@ def _total(
     budget: str, k: float | Tensor, rows: int | Tensor, mask: Tensor | None
 ) -> float | Tensor:
     """What the budgets of a batch add up to."""
-    k = k.detach() if isinstance(k, Tensor) else k
+    k = _detached(k)
     if mask is None or budget == "batch":
         return k * rows
     counts = torch.count_nonzero(mask, -1)
     return torch.minimum(counts, torch.ones_like(counts, dtype=torch.float64) * k).sum()
+
+
+def _detached(k: float | Tensor) -> float | Tensor:
+    return k.detach() if isinstance(k, Tensor) else k

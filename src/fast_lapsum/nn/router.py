@@ -231,7 +231,7 @@ class _RouterState(Tempered):
         assert self.selecting is not None
         assert self.weighting is not None
         self.selecting.update(biased, k, dim=dim, mask=mask)
-        self.weighting.update(logits, k, temperature, dim=dim, mask=mask)
+        self.weighting.update(logits, k, temperature, dim=dim, mask=mask, setting=temperature)
 
     def apart(
         self,

@@ -11,6 +11,12 @@ from .._arguments import check_number
 from ..functional import threshold as solve_threshold
 from .kept import Keeping
 
+#: Where the setting of a threshold changes by a share x from batch to batch, this many divided by x
+#: count: what they lag behind is then a hundredth of the budget.
+_BATCHES_PER_CHANGE = 0.01
+#: More batches than there will be.
+_MANY = 2.0**31
+
 
 class RunningThreshold(Keeping):
     """A threshold b over which lie, on average, as many scores as budgets have asked for.
@@ -40,6 +46,7 @@ class RunningThreshold(Keeping):
     mean_miss: Tensor
     mean_distance: Tensor
     num_batches: Tensor
+    setting: Tensor
 
     def __init__(self, shape: tuple[int, ...] = (), momentum: float | None = 0.01) -> None:
         super().__init__()
@@ -48,10 +55,12 @@ class RunningThreshold(Keeping):
         for name in ("mean_miss", "mean_distance"):
             self.register_buffer(name, torch.zeros(shape, dtype=torch.float32))
         self.register_buffer("num_batches", torch.zeros(shape, dtype=torch.int64))
+        self.register_buffer("setting", torch.tensor(math.nan, dtype=torch.float32))
 
     def reset(self) -> None:
         """Forget all batches."""
         self.threshold.fill_(math.nan)
+        self.setting.fill_(math.nan)
         for count in (self.mean_miss, self.mean_distance, self.num_batches):
             count.zero_()
 
@@ -88,11 +97,14 @@ class RunningThreshold(Keeping):
         *,
         dim: int | None = None,
         mask: Tensor | None = None,
+        setting: float | Tensor | None = None,
     ) -> None:
         """Take a batch into account, of which ``budget`` scores along ``dim`` are wanted.
 
         At temperature 0 scores over the threshold are counted, else the soft mask's mass. A batch
-        that has no threshold is passed over: with a NaN, or with nothing to choose.
+        that has no threshold is passed over: with a NaN, or with nothing to choose. ``setting`` is
+        what else the threshold depends on, a budget per row or a temperature: the more it changes,
+        as it is annealed or learned, the fewer of the batches before still count.
         """
         scores = scores.detach()
         count = _valid_count(scores, dim, mask)
@@ -105,6 +117,8 @@ class RunningThreshold(Keeping):
             soft = self.soft_mask(scores, temperature)
             soft = soft if mask is None else soft.masked_fill(~mask, 0)
             mass = soft.sum(dim)
+        if setting is not None:
+            self._forget(setting)
         dtype = self.threshold.dtype
         rounded = of_batch.to(dtype)
         if dtype != of_batch.dtype:  # up, so that the best score that is left out stays out
@@ -112,10 +126,18 @@ class RunningThreshold(Keeping):
             rounded = torch.where(rounded < of_batch, above, rounded)
         self._move((mass / budget - 1).to(dtype), rounded)
 
+    def _forget(self, setting: float | Tensor) -> None:
+        """Let fewer batches count, in the measure of how much the setting has changed."""
+        new = torch.ones_like(self.setting) * setting
+        change = (new / self.setting).log().abs()
+        count = (_BATCHES_PER_CHANGE / change).nan_to_num(_MANY).clamp(max=_MANY)
+        self.num_batches.clamp_(max=count.to(torch.int64))
+        self.setting.copy_(new)
+
     def _move(self, miss: Tensor, of_batch: Tensor) -> None:
         """One step, from the relative miss of a batch and its own threshold."""
         before, seen = self.threshold, self.num_batches
-        is_known, has_start = of_batch.isfinite(), before.isfinite()
+        is_known, has_start = of_batch.isfinite(), before.isfinite() & (seen > 0)
         distance = (of_batch - before).abs()
         for mean, new in ((self.mean_miss, miss.abs()), (self.mean_distance, distance)):
             updated = mean.lerp(new, self._weight(seen.clamp(min=1)))

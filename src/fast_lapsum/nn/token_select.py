@@ -129,8 +129,8 @@ class TokenSelect(Tempered):
                 return _gathered(tokens, scores, over, soft, scores.shape[-1])
             if scores.numel():
                 total = self._total(scores, mask)
-                self.selecting.update(scores, total, mask=mask)
-                self.weighting.update(scores, total, temperature, mask=mask)
+                self.selecting.update(scores, total, mask=mask, setting=self.keep)
+                self.weighting.update(scores, total, temperature, mask=mask, setting=temperature)
         length = scores.shape[-1]
         if mask is None:
             return self._of_whole(tokens, scores, temperature)
