@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import torch
@@ -84,18 +84,17 @@ class TopKCrossEntropyLoss(torch.nn.Module):
         if is_label:
             is_valid = target != self.ignore_index
             places = target.where(is_valid, 0).unsqueeze(-1)
-            of_row = -self._log_probability(scores, places).squeeze(-1)
+            of_row = -_summed([log.gather(-1, places) for log in self._logs(scores)]).squeeze(-1)
             return _reduced(of_row, is_valid, self.reduction)
         weights = target.to(torch.promote_types(scores.dtype, torch.float32))
         total = weights.sum(-1)
-        logs = self._log_probability(scores, None)
-        # Not a product: the logarithm may be infinite where there is no label.
-        of_row = -(logs * weights).where(weights != 0, 0).sum(-1) / torch.where(total > 0, total, 1)
+        # A class that is no label may have a probability of 0.
+        logs = _summed([log.where(weights != 0, 0) for log in self._logs(scores)])
+        of_row = -(logs * weights).sum(-1) / torch.where(total > 0, total, 1)
         return _reduced(of_row, total > 0, self.reduction)
 
-    def _log_probability(self, scores: Tensor, places: Tensor | None) -> Tensor:
-        """Of being among the first K, at some places or at all."""
-        terms = []
+    def _logs(self, scores: Tensor) -> Iterator[Tensor]:
+        """log (P(K = k) p) for every k that is drawn."""
         for k, share in enumerate(self.p_k, start=1):
             if share == 0:
                 continue
@@ -103,8 +102,7 @@ class TopKCrossEntropyLoss(torch.nn.Module):
                 log = scores.log_softmax(-1, torch.promote_types(scores.dtype, torch.float32))
             else:
                 log = log_soft_topk(scores, k, self.temperature)
-            terms.append((log if places is None else log.gather(-1, places)) + math.log(share))
-        return terms[0] if len(terms) == 1 else torch.stack(terms).logsumexp(0)
+            yield log + math.log(share)
 
     def extra_repr(self) -> str:
         """What ``print`` shows of the loss."""
@@ -155,6 +153,11 @@ def recall_at_k(
     total = weights.sum(dim)  # type: ignore[arg-type]
     found = (soft * weights).sum(dim)  # type: ignore[arg-type]
     return _reduced(found / torch.where(total > 0, total, 1), total > 0, reduction)
+
+
+def _summed(logs: list[Tensor]) -> Tensor:
+    """The logarithm of a sum."""
+    return logs[0] if len(logs) == 1 else torch.stack(logs).logsumexp(0)
 
 
 def _checked_reduction(reduction: str) -> str:
