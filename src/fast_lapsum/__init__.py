@@ -4,6 +4,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 from .functional import lapsum, log_soft_topk, soft_topk, threshold
+from .ranking import soft_argsort, soft_quantile, soft_rank, soft_sort, spearman
 from .selection import hard_topk_mask, sample_topk, select_topk
 
 if TYPE_CHECKING:
@@ -20,7 +21,12 @@ __all__ = [
     "prune",
     "sample_topk",
     "select_topk",
+    "soft_argsort",
+    "soft_quantile",
+    "soft_rank",
+    "soft_sort",
     "soft_topk",
+    "spearman",
     "threshold",
 ]
 

@@ -23,9 +23,11 @@
 //   stage.hpp     rows that lie across the memory
 //   each_row.hpp  every row of a call
 //   mask_calls.hpp, selection_calls.hpp   which rows go which way
+//   scan.hpp, ranking.hpp, ranking_calls.hpp   sorted rows: ranks, thresholds, their gradients
 //   lapsum.cpp    the exported functions
 
 #include "mask_calls.hpp"
+#include "ranking_calls.hpp"
 #include "selection_calls.hpp"
 
 #if defined(_WIN32)
@@ -104,6 +106,46 @@ LAPSUM_EXPORT int64_t lapsum_sample(const SampleCall* call) try {
 // at least kBandFrom scores. Returns -1 or kOutOfMemory.
 LAPSUM_EXPORT int64_t lapsum_sample_bands(const Call* call) try {
     call->dtype == kFloat64 ? sample_bands<double>(*call) : sample_bands<float>(*call);
+    return -1;
+} catch (const std::bad_alloc&) {
+    return kOutOfMemory;
+}
+
+// Soft ranks of sorted rows, each at the place that `order` gives. Returns -1 or kOutOfMemory.
+LAPSUM_EXPORT int64_t lapsum_rank(const RankingCall* call) try {
+    call->dtype == kFloat64 ? rank_rows<double>(*call) : rank_rows<float>(*call);
+    return -1;
+} catch (const std::bad_alloc&) {
+    return kOutOfMemory;
+}
+
+// Gradients of those ranks for the scores. Returns -1 or kOutOfMemory.
+LAPSUM_EXPORT int64_t lapsum_rank_backward(const RankingCall* call) try {
+    call->dtype == kFloat64 ? rank_gradients<double>(*call) : rank_gradients<float>(*call);
+    return -1;
+} catch (const std::bad_alloc&) {
+    return kOutOfMemory;
+}
+
+// Thresholds of sorted rows at given masses, and what their gradients need. Returns -1 or kOutOfMemory.
+LAPSUM_EXPORT int64_t lapsum_thresholds(const RankingCall* call) try {
+    call->dtype == kFloat64 ? threshold_rows<double>(*call) : threshold_rows<float>(*call);
+    return -1;
+} catch (const std::bad_alloc&) {
+    return kOutOfMemory;
+}
+
+// Gradients of those thresholds for the scores. Returns -1 or kOutOfMemory.
+LAPSUM_EXPORT int64_t lapsum_thresholds_backward(const RankingCall* call) try {
+    call->dtype == kFloat64 ? threshold_gradients<double>(*call) : threshold_gradients<float>(*call);
+    return -1;
+} catch (const std::bad_alloc&) {
+    return kOutOfMemory;
+}
+
+// Sums that decay over given gaps. Returns -1 or kOutOfMemory.
+LAPSUM_EXPORT int64_t lapsum_decayed_sums(const SumsCall* call) try {
+    call->dtype == kFloat64 ? sum_columns<double>(*call) : sum_columns<float>(*call);
     return -1;
 } catch (const std::bad_alloc&) {
     return kOutOfMemory;

@@ -78,6 +78,8 @@ def _load() -> tuple[ctypes.CDLL | None, str | None]:
     calls = (
         *("lapsum_forward", "lapsum_backward", "lapsum_sample_bands"),
         *("lapsum_select", "lapsum_select_backward", "lapsum_sample"),
+        *("lapsum_rank", "lapsum_rank_backward", "lapsum_decayed_sums"),
+        *("lapsum_thresholds", "lapsum_thresholds_backward"),
     )
     try:
         for name in ("lapsum_has_threads", "lapsum_call_size", *calls):

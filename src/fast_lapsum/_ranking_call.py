@@ -1,0 +1,115 @@
+"""A checked call of ranks, sorts and quantiles: arguments, the dimension brought last, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import _ranking_autograd
+from ._arguments import (
+    check_flag,
+    check_mask,
+    check_number,
+    check_per_row,
+    check_scores,
+    check_temperature_number,
+)
+from .backends.common import row_dtype
+
+Number = int | float
+
+
+def check_one_dim(scores: Tensor, dim: object) -> int:
+    """The one dimension of a call, counted from the front."""
+    if dim is None or isinstance(dim, (tuple, list)):
+        raise TypeError(f"dim must be an int, got dim={dim}; flatten several dimensions into one")
+    return check_scores(scores, dim)  # type: ignore[arg-type]
+
+
+def row_temperatures(scores: Tensor, temperature: Number | Tensor) -> Tensor:
+    """One temperature for each row of scores, rows last; a negative or NaN one makes them NaN."""
+    rows = scores.shape[:-1]
+    if isinstance(temperature, Tensor):
+        return check_per_row("temperature", temperature, scores, rows)
+    number: Any = check_number("temperature", temperature)
+    check_temperature_number(number, scores.dtype)
+    if isinstance(number, torch.SymFloat):  # a product is what a compiler follows as it changes
+        one = torch.ones((), dtype=row_dtype(scores), device=scores.device)
+        return (one * number).expand(rows)  # type: ignore[operator]
+    return torch.full(rows, float(number), dtype=row_dtype(scores), device=scores.device)
+
+
+def last(tensor: Tensor, dim: int) -> Tensor:
+    """The dimension brought last; nothing is done, and noted by autograd, where it is."""
+    return tensor if dim == tensor.dim() - 1 else tensor.movedim(dim, -1)
+
+
+def back(tensor: Tensor, dim: int) -> Tensor:
+    """The last dimension brought back to where it was."""
+    return tensor if dim == tensor.dim() - 1 else tensor.movedim(-1, dim)
+
+
+def soft_rank(
+    scores: Tensor,
+    temperature: Number | Tensor,
+    dim: int,
+    descending: bool,
+    mask: Tensor | None,
+) -> Tensor:
+    """See ``ranking.soft_rank``."""
+    dim, descending = check_one_dim(scores, dim), check_flag("descending", descending)
+    mask = None if mask is None else last(check_mask(mask, scores), dim)
+    rows = last(scores, dim)
+    t = row_temperatures(rows, temperature)
+    return back(_ranking_autograd.soft_rank(rows, t, mask, descending), dim)
+
+
+def soft_sort(scores: Tensor, temperature: Number | Tensor, dim: int, descending: bool) -> Tensor:
+    """See ``ranking.soft_sort``."""
+    dim, descending = check_one_dim(scores, dim), check_flag("descending", descending)
+    rows = last(scores, dim)
+    t = row_temperatures(rows, temperature)
+    return back(_ranking_autograd.soft_thresholds(rows, t, None, descending), dim)
+
+
+def soft_quantile(
+    scores: Tensor, q: Number | Tensor, temperature: Number | Tensor, dim: int
+) -> Tensor:
+    """See ``ranking.soft_quantile``."""
+    dim = check_one_dim(scores, dim)
+    rows = last(scores, dim)
+    n = rows.shape[-1]
+    if n == 0:
+        raise ValueError(
+            f"scores must have at least one score along dim={dim}, got shape {tuple(scores.shape)}"
+        )
+    t = row_temperatures(rows, temperature)
+    masses = _quantile_masses(q, rows)
+    b = _ranking_autograd.soft_thresholds(rows, t, masses.reshape(-1), False)
+    return b.movedim(-1, 0) if masses.dim() else b[..., 0]
+
+
+def _quantile_masses(q: Any, rows: Tensor) -> Tensor:
+    """q n for every quantile, on the device of the scores; NaN for what is no quantile."""
+    wide, n = row_dtype(rows), rows.shape[-1]
+    if not isinstance(q, Tensor):
+        number = check_number("q", q)
+        if not 0 < number < 1:
+            raise ValueError(f"q must lie in (0, 1), without its ends, got q={number}")
+        return torch.full((), number * n, dtype=wide, device=rows.device)
+    if q.dim() > 1:
+        raise ValueError(f"q must be a number or a 1-D tensor, got shape {tuple(q.shape)}")
+    if not q.is_floating_point():
+        raise TypeError(f"q must hold floating-point numbers, got {str(q.dtype)[6:]}")
+    if q.requires_grad:
+        raise ValueError("q must not require a gradient: quantiles have none for it; detach() it")
+    if q.device.type == "cpu" and not torch.compiler.is_compiling() and q.device == rows.device:
+        for number in q.reshape(-1).tolist():
+            if not 0 < number < 1:
+                raise ValueError(f"q must lie in (0, 1), without its ends, got q={number}")
+    if q.device != rows.device:
+        raise ValueError(f"q must be on the device of scores ({rows.device}), got {q.device}")
+    masses = q.to(wide) * n
+    return torch.where((masses > 0) & (masses < n), masses, torch.nan)

@@ -1,0 +1,79 @@
+"""Calls the compiled kernel for sorted rows, which are contiguous: [rows, n]."""
+
+from __future__ import annotations
+
+import struct
+
+import torch
+from torch import Tensor
+
+from ..common import DTYPES
+from . import kernel
+
+#: struct RankingCall and struct SumsCall of ranking_calls.hpp.
+_RANKING = struct.Struct("=15q")
+_SUMS = struct.Struct("=9q")
+
+
+def rank_rows(ordered: Tensor, order: Tensor, temperature: Tensor, is_masked: bool) -> Tensor:
+    """Ranks of sorted rows, each at the place that ``order`` gives."""
+    out = torch.empty_like(ordered)
+    given = (ordered, order, temperature, None, None, None, None, None, out)
+    _call("lapsum_rank", 0, is_masked, *given)
+    return out
+
+
+def rank_rows_backward(
+    grad: Tensor, ordered: Tensor, order: Tensor, temperature: Tensor, is_masked: bool
+) -> Tensor:
+    """Gradients of the ranks for the scores, at their places."""
+    out = torch.empty_like(ordered)
+    given = (ordered, order, temperature, None, grad, None, None, None, out)
+    _call("lapsum_rank_backward", 0, is_masked, *given)
+    return out
+
+
+def threshold_rows(
+    ordered: Tensor, temperature: Tensor, masses: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Thresholds, the number of scores below, and coefficients of their gradient."""
+    m = ordered.shape[-1] if masses is None else len(masses)
+    masses = None if masses is None else masses.to(torch.float64).contiguous()
+    b, low, up = (ordered.new_empty(len(ordered), m) for _ in range(3))
+    count = ordered.new_empty((len(ordered), m), dtype=torch.int32)
+    given = (ordered, None, temperature, masses, None, count, low, up, b)
+    _call("lapsum_thresholds", m, False, *given)
+    return b, count, low, up
+
+
+def threshold_rows_backward(
+    grad: Tensor,
+    count: Tensor,
+    low: Tensor,
+    up: Tensor,
+    ordered: Tensor,
+    order: Tensor,
+    temperature: Tensor,
+) -> Tensor:
+    """Gradients of the thresholds for the scores, at their places."""
+    out = torch.empty_like(ordered)
+    given = (ordered, order, temperature, None, grad, count, low, up, out)
+    _call("lapsum_thresholds_backward", grad.shape[-1], False, *given)
+    return out
+
+
+def decayed_sums(gaps: Tensor, values: Tensor, reverse: bool) -> Tensor:
+    """Sums that decay over gaps: [rows, n - 1], values and result [rows, columns, n]."""
+    out = torch.empty_like(values)
+    rows, columns, n = values.shape
+    head = (DTYPES[values.dtype], rows, columns, n, torch.get_num_threads(), reverse)
+    pointers = (x.data_ptr() for x in (gaps, values, out))
+    kernel.call("lapsum_decayed_sums", _SUMS.pack(*head, *pointers))
+    return out
+
+
+def _call(name: str, m: int, is_masked: bool, ordered: Tensor, *tensors: Tensor | None) -> None:
+    rows, n = ordered.shape
+    head = (DTYPES[ordered.dtype], rows, n, m, torch.get_num_threads(), is_masked)
+    pointers = (0 if x is None else x.data_ptr() for x in (ordered, *tensors))
+    kernel.call(name, _RANKING.pack(*head, *pointers))

@@ -1,0 +1,271 @@
+"""Soft ranks, sorts, quantiles and permutations against their pairwise definitions."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+import ranking_cases
+from cases import normal
+from fast_lapsum import (
+    reference_ranking,
+    soft_argsort,
+    soft_quantile,
+    soft_rank,
+    soft_sort,
+    spearman,
+)
+from fast_lapsum.backends.cpu import ranking_entry
+from ranking_cases import TOLERANCE, Rows, assert_masses, draw
+
+inf, nan = math.inf, math.nan
+FULL = (torch.float32, torch.float64)
+
+
+@pytest.fixture(params=["kernel", "torch"], autouse=True)
+def ranking_backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The C++ kernel where it is there, and plain torch."""
+    if request.param == "torch":
+        monkeypatch.setattr(ranking_entry, "supports", lambda tensor: False)
+    return str(request.param)
+
+
+@pytest.mark.parametrize("dtype", FULL, ids=str)
+def test_ranks_are_the_pairwise_sums(dtype: torch.dtype) -> None:
+    for rows in draw(1, 100, 25, dtype):
+        found = soft_rank(rows.scores, rows.temperature)
+        wanted = ranking_cases.ranks(rows)
+        assert ((found - wanted).abs() <= TOLERANCE[dtype] * wanted).all(), rows.what
+        down = soft_rank(rows.scores, rows.temperature, descending=True)
+        n = rows.scores.shape[-1]
+        # From the definition, not n + 1 - R, which would have lost the digits of small ranks.
+        mirrored = ranking_cases.ranks(Rows(-rows.scores, rows.temperature, ""))
+        assert ((down - mirrored).abs() <= TOLERANCE[dtype] * mirrored).all(), rows.what
+        assert ((down + wanted - n - 1).abs() <= 2 * TOLERANCE[dtype] * n).all(), rows.what
+
+
+@pytest.mark.parametrize("dtype", FULL, ids=str)
+def test_sorts_and_quantiles_have_their_masses(dtype: torch.dtype) -> None:
+    for rows in draw(2, 100, 25, dtype):
+        n = rows.scores.shape[-1]
+        found = soft_sort(rows.scores, rows.temperature)
+        assert_masses(found, torch.arange(n) + 0.5, rows)
+        assert (found[:, 1:] >= found[:, :-1]).all(), rows.what
+        down = soft_sort(rows.scores, rows.temperature, descending=True)
+        assert_masses(-down, torch.arange(n) + 0.5, rows._replace(scores=-rows.scores))
+        q = torch.tensor([1e-9, 0.3, 0.5, 2 / 3, 1 - 1e-9], dtype=torch.float64)
+        found = soft_quantile(rows.scores, q, rows.temperature)
+        is_open = rows.scores.isinf().any(-1)  # a quantile between two infinities is none
+        kept = Rows(rows.scores[~is_open], rows.temperature[~is_open], rows.what)
+        assert_masses(found.mT[~is_open], q * n, kept)
+
+
+@pytest.mark.parametrize("dtype", FULL, ids=str)
+def test_apply_is_the_matrix_of_the_definition(dtype: torch.dtype) -> None:
+    """Row by row against the reference, whose thresholds are solved one by one."""
+    for rows in draw(3, 48, 3, dtype):
+        n = rows.scores.shape[-1]
+        if n > 40:
+            continue
+        values = normal(3, n, 2, seed=n, dtype=dtype)
+        permutation = soft_argsort(rows.scores, rows.temperature)
+        found, back = permutation.apply(values), permutation.T.apply(values)
+        dense = permutation.dense()
+        assert (dense >= 0).all(), rows.what
+        for dim in (-1, -2):
+            assert (dense.sum(dim) - 1).abs().max() <= n * torch.finfo(dtype).eps, rows.what
+        for row in range(3):
+            if not rows.scores[row].isfinite().all():
+                continue
+            P = reference_ranking.permutation_row(rows.scores[row], float(rows.temperature[row]))
+            assert (dense[row] - P).abs().max() <= 1e-6, rows.what
+            v = values[row].double()
+            for got, wanted, size in (
+                (found[row], P.mT @ v, P.mT @ v.abs()),
+                (back[row], P @ v, P @ v.abs()),
+            ):
+                assert ((got - wanted).abs() <= 1e-6 * size + 1e-12).all(), rows.what
+
+
+def test_ranks_add_up_and_sorts_move_with_the_scores() -> None:
+    scores = normal(4, 50)
+    ranks = soft_rank(scores, 0.7)
+    torch.testing.assert_close(ranks.sum(-1), torch.full((4,), 50 * 51 / 2).double())
+    moved = soft_sort(scores + 3.0, 0.7) - soft_sort(scores, 0.7)
+    torch.testing.assert_close(moved, torch.full_like(moved, 3.0))
+
+
+def test_apply_keeps_the_sum_and_is_not_soft_sort() -> None:
+    scores = normal(3, 40)
+    sorted_means = soft_argsort(scores, 0.5).apply(scores)
+    torch.testing.assert_close(sorted_means.sum(-1), scores.sum(-1))
+    quantiles = soft_sort(scores, 0.5)
+    assert (quantiles[:, 0] < sorted_means[:, 0]).all()
+    assert ((quantiles - sorted_means).abs().amax(-1) > 0.1).all()
+
+
+def test_temperature_zero_is_the_hard_sort() -> None:
+    scores = torch.tensor([[2.0, 5.0, 2.0, -1.0], [0.0, 0.0, 0.0, 0.0]], requires_grad=True)
+    assert soft_rank(scores, 0).tolist() == [[2.5, 4.0, 2.5, 1.0], [2.5] * 4]
+    found = soft_sort(scores, 0.0)
+    assert found.tolist() == [[-1.0, 2.0, 2.0, 5.0], [0.0] * 4]
+    found[0, 1].backward()
+    assert scores.grad is not None
+    assert scores.grad[0].tolist() == [0.5, 0.0, 0.5, 0.0]
+    q = torch.tensor([0.25, 0.5, 0.75, 0.8])
+    assert soft_quantile(scores[0], q, 0.0).tolist() == [0.5, 2.0, 3.5, 5.0]
+    P = soft_argsort(scores[0], 0.0).dense()
+    assert P.tolist() == [[0, 0.5, 0.5, 0], [0, 0, 0, 1], [0, 0.5, 0.5, 0], [1, 0, 0, 0]]
+
+
+def test_equal_scores_have_equal_ranks_to_the_last_bit() -> None:
+    scores = (normal(1, 5000, dtype=torch.float32) * 3).round() / 3
+    ranks = soft_rank(scores, 0.37)[0]
+    for value in scores.unique():
+        assert len(ranks[scores[0] == value].unique()) == 1
+
+
+def test_a_nan_spoils_its_row_and_no_other() -> None:
+    scores = torch.tensor([[1.0, nan, 0.5], [1.0, 2.0, 3.0]], requires_grad=True)
+    for function in (soft_rank, soft_sort):
+        found = function(scores, 0.5)
+        assert found[0].isnan().all()
+        torch.testing.assert_close(found[1], function(scores[1], 0.5))
+        (grad,) = torch.autograd.grad(found[1].sum() + found[0].nansum(), scores)
+        assert grad[0].isnan().all()
+        assert grad[1].isfinite().all()
+    assert soft_quantile(scores, 0.5).isnan().tolist() == [True, False]
+    assert soft_argsort(scores).dense()[0].isnan().all()
+    assert not soft_argsort(scores).dense()[1].isnan().any()
+
+
+def test_infinite_scores_come_first_and_last_without_gradient() -> None:
+    scores = torch.tensor([1.0, inf, -inf, 0.5, -inf], requires_grad=True)
+    ranks = soft_rank(scores, 0.5)
+    assert ranks[[1, 2, 4]].tolist() == [5.0, 1.5, 1.5]
+    weights = torch.arange(5.0)
+    (grad,) = torch.autograd.grad(ranks @ weights, scores)
+    assert grad[[1, 2, 4]].tolist() == [0.0, 0.0, 0.0]
+    assert grad[0] != 0
+    found = soft_sort(scores, 0.5)
+    assert found[[0, 1, 4]].tolist() == [-inf, -inf, inf]
+    (grad,) = torch.autograd.grad(found[2:4].sum(), scores, retain_graph=True)
+    assert grad[[1, 2, 4]].tolist() == [0.0, 0.0, 0.0]
+    torch.testing.assert_close(grad.sum(), torch.tensor(2.0))
+    (grad,) = torch.autograd.grad(found[0], scores)
+    assert grad.tolist() == [0.0] * 5
+
+
+def test_masked_scores_are_left_out() -> None:
+    scores = normal(3, 12, dtype=torch.float32)
+    mask = torch.rand(3, 12) < 0.6
+    mask[1] = False
+    scores[2, 0], mask[2, 0] = nan, False
+    scores.requires_grad_()
+    ranks = soft_rank(scores, 0.3, mask=mask)
+    assert torch.equal(ranks.isnan(), ~mask)
+    torch.testing.assert_close(ranks[0][mask[0]], soft_rank(scores[0][mask[0]], 0.3))
+    (grad,) = torch.autograd.grad(ranks[mask].square().sum(), scores)
+    assert (grad[~mask] == 0).all()
+    assert (grad[0][mask[0]] != 0).all()
+    spoiled = scores.detach().clone()
+    spoiled[0, mask[0].nonzero()[0]] = nan
+    assert soft_rank(spoiled, 0.3, mask=mask)[0].isnan().all()
+
+
+@pytest.mark.parametrize("shape", [(0,), (1,), (0, 4), (3, 0), (2, 1), (2, 3, 4)])
+def test_empty_and_single_rows(shape: tuple[int, ...]) -> None:
+    scores = torch.ones(shape, requires_grad=True)
+    for function in (soft_rank, soft_sort):
+        found = function(scores, 0.5)
+        assert found.shape == shape
+        found.sum().backward()
+    permutation = soft_argsort(scores, 0.5)
+    assert permutation.apply(scores).shape == shape
+    assert permutation.T.apply(scores).shape == shape
+    assert permutation.dense().shape == (*shape, shape[-1])
+    if shape[-1] == 1:
+        assert (soft_rank(scores) == 1).all()
+        assert (soft_sort(scores) == 1).all()
+
+
+def test_any_dimension_stride_and_dtype() -> None:
+    scores = normal(4, 5, 6).permute(2, 0, 1)
+    t = torch.tensor([0.1, 0.5, 1.0, 2.0, 0.2]).double()
+    flat = scores.movedim(1, -1).contiguous()
+    for function in (soft_rank, soft_sort):
+        found = function(scores, t, dim=1)
+        torch.testing.assert_close(found.movedim(1, -1), function(flat, t))
+    found = soft_quantile(scores, torch.tensor([0.2, 0.7]), t, dim=1)
+    assert found.shape == (2, 6, 5)
+    torch.testing.assert_close(found[1], soft_quantile(flat, 0.7, t))
+    values = normal(*scores.shape, 3)
+    moved = soft_argsort(scores, t, dim=1).apply(values)
+    wanted = soft_argsort(flat, t).apply(values.movedim(1, 2).contiguous())
+    torch.testing.assert_close(moved.movedim(1, 2), wanted)
+    for dtype in (torch.float16, torch.bfloat16):
+        half = scores.to(dtype).requires_grad_()
+        ranks = soft_rank(half, 0.5)
+        assert ranks.dtype == torch.float32
+        torch.testing.assert_close(ranks, soft_rank(half.detach().float(), 0.5))
+        (grad,) = torch.autograd.grad(ranks.square().sum(), half)
+        assert grad.dtype == dtype
+
+
+def test_a_temperature_that_is_none_spoils_its_row() -> None:
+    scores = normal(3, 5, dtype=torch.float32)
+    t = torch.tensor([-1.0, nan, 1.0])
+    for function in (soft_rank, soft_sort):
+        assert function(scores, t).isnan().any(-1).tolist() == [True, True, False]
+    assert soft_argsort(scores, t).dense().isnan().any(-1).any(-1).tolist() == [True, True, False]
+
+
+def test_long_rows_have_exact_ranks_and_masses() -> None:
+    """Against sums over blocks of pairs, at a few of the scores."""
+    for n, t in ((100_000, 1e-4), (100_000, 0.3), (300_000, 100.0)):
+        scores = normal(n, seed=n, dtype=torch.float32)
+        some = torch.arange(0, n, n // 50)
+        rows = Rows(scores[None], torch.tensor([t]).double(), f"n={n}, t={t}")
+        wanted = 0.5 + ranking_cases.masses(scores[some][None], rows)[0]
+        found = soft_rank(scores, t)[some]
+        assert ((found - wanted).abs() <= 2e-6 * wanted).all()
+        b = soft_sort(scores, t)[some][None]
+        assert_masses(b, some + 0.5, rows)
+
+
+def test_spearman_is_the_correlation_of_ranks() -> None:
+    prediction, target = normal(4, 30, seed=1), normal(4, 30, seed=2).round()
+    for row, value in enumerate(spearman(prediction, target, 0.0)):
+        ranks = [reference_ranking.rank_row(x[row], 0.0) for x in (prediction, target)]
+        torch.testing.assert_close(value, torch.corrcoef(torch.stack(ranks))[0, 1])
+    prediction.requires_grad_()
+    spearman(prediction, target, 0.5).sum().backward()
+    assert prediction.grad is not None
+    assert (prediction.grad != 0).all()
+
+
+def _refused(function: object, *args: object, **kwargs: object) -> str:
+    with pytest.raises((TypeError, ValueError)) as caught:
+        function(*args, **kwargs)  # type: ignore[operator]
+    return str(caught.value)
+
+
+def test_errors_name_the_argument_and_its_value() -> None:
+    scores: Tensor = torch.ones(2, 3)
+    assert "q must lie in (0, 1), without its ends, got q=0" in _refused(soft_quantile, scores, 0)
+    assert "got q=1.0" in _refused(soft_quantile, scores, torch.tensor([0.5, 1.0]))
+    assert "got shape (1, 1)" in _refused(soft_quantile, scores, torch.full((1, 1), 0.5))
+    assert "at least one score" in _refused(soft_quantile, scores[:, :0], 0.5)
+    assert "must not require" in _refused(
+        soft_quantile, scores, torch.tensor(0.5, requires_grad=True)
+    )
+    assert "got dim=(0, 1)" in _refused(soft_rank, scores, dim=(0, 1))
+    assert "got temperature=-1" in _refused(soft_sort, scores, -1)
+    assert "descending must be True or False" in _refused(soft_sort, scores, descending=1)
+    assert "got int64" in _refused(soft_rank, scores.long())
+    assert "got shape (3,)" in _refused(soft_argsort(scores).apply, torch.ones(3))
+    assert "got shape (2,)" in _refused(spearman, scores, torch.ones(2), 1.0)
+    assert "mask must be bool" in _refused(soft_rank, scores, mask=scores)

@@ -1,0 +1,147 @@
+"""Gradients of ranks, sorts, quantiles and permutations: of scores and temperature, twice."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import gradcheck, gradgradcheck
+
+from cases import normal
+from fast_lapsum import (
+    reference_ranking,
+    soft_argsort,
+    soft_quantile,
+    soft_rank,
+    soft_sort,
+    spearman,
+)
+from fast_lapsum.backends.cpu import ranking_entry
+from fast_lapsum.reference import Threshold
+from ranking_cases import draw
+
+VALUES = normal(2, 5, 2, seed=9)
+#: Functions of scores and one temperature per row.
+FUNCTIONS: dict[str, Callable[..., Tensor]] = {
+    "rank": soft_rank,
+    "descending rank": lambda r, t: soft_rank(r, t, descending=True),
+    "sort": soft_sort,
+    "descending sort": lambda r, t: soft_sort(r, t, descending=True),
+    "quantile": lambda r, t: soft_quantile(r, torch.tensor([0.1, 0.5, 0.77]), t),
+    "apply": lambda r, t: soft_argsort(r, t).apply(VALUES),
+    "transposed apply": lambda r, t: soft_argsort(r, t).T.apply(VALUES),
+    "spearman": lambda r, t: spearman(r, VALUES[..., 0], t),
+}
+
+
+@pytest.fixture(params=["kernel", "torch"], autouse=True)
+def ranking_backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The C++ kernel where it is there, and plain torch."""
+    if request.param == "torch":
+        monkeypatch.setattr(ranking_entry, "supports", lambda tensor: False)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_first_and_second_derivatives(name: str) -> None:
+    function = FUNCTIONS[name]
+    scores = normal(2, 5, seed=3).requires_grad_()
+    t = torch.tensor([0.3, 1.7], dtype=torch.float64)
+    assert gradcheck(lambda r: function(r, t), (scores,))
+    assert gradgradcheck(lambda r: function(r, t), (scores,), fast_mode=True)
+    t.requires_grad_()
+    assert gradcheck(function, (scores, t))
+    assert gradgradcheck(function, (scores, t), fast_mode=True)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # a search, row by row
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_derivatives_by_torch_func(name: str) -> None:
+    function = FUNCTIONS[name]
+    scores, t = normal(2, 5, seed=3), torch.tensor([0.3, 1.7], dtype=torch.float64)
+    wanted = torch.autograd.functional.jacobian(lambda r: function(r, t), scores)
+    torch.testing.assert_close(torch.func.jacrev(function)(scores, t), wanted)
+    torch.testing.assert_close(torch.func.jacfwd(function)(scores, t), wanted)
+    if "apply" in name or name == "spearman":  # which have values of their own shape
+        return
+    mapped = torch.vmap(function)(scores, t)
+    torch.testing.assert_close(
+        mapped, torch.stack([function(*x) for x in zip(scores, t, strict=True)])
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_gradients_of_ranks_are_the_pairwise_sums(dtype: torch.dtype) -> None:
+    eps = torch.finfo(dtype).eps
+    for number, rows in enumerate(draw(5, 80, 3, dtype)):
+        scores = rows.scores.requires_grad_()
+        grad = normal(*scores.shape, seed=number, dtype=dtype)
+        (found,) = torch.autograd.grad(soft_rank(scores, rows.temperature), scores, grad)
+        for row, t in enumerate(rows.temperature.tolist()):
+            one = scores[row].detach()
+            wanted, _ = reference_ranking.rank_vjp_row(grad[row], one, t)
+            wanted = wanted.to(dtype).double()  # which may be infinite there
+            if t == 0:
+                assert (found[row] == 0).all(), rows.what
+                continue
+            near = torch.exp(-reference_ranking.differences(one, one, t).abs()).sum(1)
+            slack = 20 * eps * near / t * grad[row].abs().max()
+            is_close = (found[row] - wanted).abs() <= slack.double()
+            assert (is_close | (found[row] == wanted)).all(), rows.what
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_gradients_of_sorts_are_softmaxes(dtype: torch.dtype) -> None:
+    eps = torch.finfo(dtype).eps
+    for number, rows in enumerate(draw(6, 60, 2, dtype)):
+        n = rows.scores.shape[-1]
+        if not rows.scores.isfinite().all() or n > 40:
+            continue
+        scores = rows.scores.requires_grad_()
+        grad = normal(*scores.shape, seed=number, dtype=dtype)
+        (found,) = torch.autograd.grad(soft_sort(scores, rows.temperature), scores, grad)
+        torch.testing.assert_close(found.sum(-1), grad.sum(-1), rtol=1e-4, atol=1e-4)
+        for row, t in enumerate(rows.temperature.tolist()):
+            if t < torch.finfo(dtype).tiny:
+                continue
+            one = scores[row].detach()
+            wanted = torch.zeros(n, dtype=torch.float64)
+            for j in range(n):
+                b: Threshold = reference_ranking.quantile_row(one, j + 0.5, t)
+                wanted += reference_ranking.quantile_vjp_row(float(grad[row, j]), one, b, t)
+            slack = 200 * eps * grad[row].abs().sum()
+            assert ((found[row] - wanted).abs() <= slack).all(), rows.what
+
+
+def test_masks_in_double_backward() -> None:
+    scores = normal(2, 6).requires_grad_()
+    mask = torch.ones(2, 6, dtype=torch.bool)
+    mask[0, 3] = False
+
+    def kept(r: Tensor) -> Tensor:
+        return soft_rank(r, 0.6, mask=mask)[mask]
+
+    assert gradcheck(kept, (scores,))
+    assert gradgradcheck(kept, (scores,))
+
+
+def test_quantiles_in_a_wide_gap_lean_on_both_sides() -> None:
+    """The mass in the gap has underflowed; the derivative has not."""
+    scores = torch.tensor([0.0, 1e4, 1.0, 1e4 + 2], dtype=torch.float64, requires_grad=True)
+    b = soft_quantile(scores, 0.5, 1.0)
+    (grad,) = torch.autograd.grad(b, scores, create_graph=True)
+    torch.testing.assert_close(grad.sum().detach(), torch.tensor(1.0).double())
+    torch.testing.assert_close(grad[0::2].sum().detach(), torch.tensor(0.5).double())
+    ratio = (grad[2] / grad[0]).item()
+    assert math.isclose(ratio, math.e, rel_tol=1e-9)
+    (second,) = torch.autograd.grad(grad[0], scores)
+    assert second.isfinite().all()
+
+
+def test_gradients_of_infinite_and_hard_rows_are_zero() -> None:
+    scores = torch.tensor([[1.0, 2.0, 2.0], [1.0, math.inf, -math.inf]], requires_grad=True)
+    t = torch.tensor([0.0, 0.5], requires_grad=True)
+    d_scores, d_t = torch.autograd.grad((soft_rank(scores, t) ** 2).sum(), (scores, t))
+    assert (*d_scores.flatten().tolist(), *d_t.tolist()) == (0.0,) * 8
