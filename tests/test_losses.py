@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from cases import normal
 from fast_lapsum import reference, soft_topk
-from fast_lapsum.losses import TopKCrossEntropyLoss, recall_at_k
+from fast_lapsum.losses import TopKCrossEntropyLoss, recall_at_k, soft_ndcg, spearman_loss
 
 P_K = [0.2, 0.0, 0.3, 0.0, 0.5]
 
@@ -160,6 +161,91 @@ def test_recall_can_be_learned() -> None:
     assert recall_at_k(scores, relevant, 10, 0.0) == 1
 
 
+def _soft_ranks(row: Tensor, t: float) -> Tensor:
+    """1 / 2 and, for every score, how far it is over this one: 1 for the largest."""
+    u = (row[None, :] - row[:, None]) / t
+    half = torch.exp(-u.abs()) / 2
+    return 0.5 + torch.where(u > 0, 1 - half, half).sum(1)
+
+
+@pytest.mark.parametrize("k", [None, 3])
+@pytest.mark.parametrize("t", [0.05, 1.0])
+def test_ndcg_is_its_definition(t: float, k: int | None) -> None:
+    scores, gains = normal(5, 9).requires_grad_(), 2 ** (normal(5, 9, seed=1).abs().floor()) - 1
+    gains[4] = 0
+    found = soft_ndcg(scores, gains, t, k=k, reduction="none")
+    wanted = []
+    for row, gain in zip(scores[:4], gains[:4], strict=True):
+        counted = gain if k is None else gain * soft_topk(row, k, t)
+        ideal = gain.sort(descending=True).values[:k]
+        discounts = torch.tensor([math.log2(1 + j) for j in range(1, len(ideal) + 1)])
+        reached = (counted / torch.log2(1 + _soft_ranks(row, t))).sum()
+        wanted.append(reached / (ideal / discounts).sum())
+    torch.testing.assert_close(found[:4], torch.stack(wanted))
+    assert found[4] == 0
+    mean = soft_ndcg(scores, gains, t, k=k)
+    torch.testing.assert_close(mean, torch.stack(wanted).mean())
+    (one,) = torch.autograd.grad(mean, scores)
+    (other,) = torch.autograd.grad(torch.stack(wanted).mean(), scores)
+    torch.testing.assert_close(one, other)
+    torch.testing.assert_close(soft_ndcg(scores.T, gains.T, t, k=k, dim=0), mean)
+
+
+def test_ndcg_of_the_best_order_is_one_and_padding_counts_for_nothing() -> None:
+    gains = torch.tensor([[3.0, 2.0, 1.0, 9.0], [3.0, 2.0, 1.0, 0.0]])
+    scores = torch.tensor([[5.0, 4.0, 3.0, 9.0], [5.0, 4.0, 3.0, 1.0]], requires_grad=True)
+    mask = torch.arange(4) < torch.tensor([[3], [4]])
+    for k in (None, 2):
+        found = soft_ndcg(scores, gains, 0.0, k=k, mask=mask, reduction="none")
+        torch.testing.assert_close(found, torch.ones(2))
+    soft_ndcg(scores, gains, 0.5, mask=mask).backward()
+    assert scores.grad is not None
+    assert scores.grad.isfinite().all()
+    assert scores.grad[0, 3] == 0
+
+
+def test_the_spearman_loss_is_its_definition() -> None:
+    prediction, target = normal(4, 9).requires_grad_(), normal(4, 9, seed=1)
+    loss = spearman_loss(prediction, target, 0.3, reduction="none")
+    wanted = []
+    for row, other in zip(prediction, target, strict=True):
+        ranks = torch.stack((_soft_ranks(row, 0.3), other.argsort(descending=True).argsort() + 1.0))
+        wanted.append(1 - torch.corrcoef(ranks)[0, 1])
+    torch.testing.assert_close(loss, torch.stack(wanted))
+    (one,) = torch.autograd.grad(loss.sum(), prediction)
+    torch.testing.assert_close(one, torch.autograd.grad(torch.stack(wanted).sum(), prediction)[0])
+    by_column = spearman_loss(prediction.T, target.T, 0.3, dim=0)
+    torch.testing.assert_close(by_column, loss.mean())
+
+
+def test_rows_without_an_order_are_passed_over() -> None:
+    prediction, target = normal(3, 6), normal(3, 6, seed=1)
+    prediction[0], target[1] = 2.0, 2.0
+    prediction.requires_grad_()
+    loss = spearman_loss(prediction, target, 0.3)
+    torch.testing.assert_close(loss, spearman_loss(prediction[2:], target[2:], 0.3))
+    loss.backward()
+    assert prediction.grad is not None
+    assert prediction.grad.isfinite().all()
+    assert (prediction.grad[:2] == 0).all()
+
+
+@pytest.mark.parametrize("loss", [soft_ndcg, spearman_loss])
+def test_orders_can_be_learned(loss: Any) -> None:
+    torch.manual_seed(0)
+    scores, target = torch.randn(3, 12, requires_grad=True), torch.rand(3, 12)
+    sign = 1 if loss is spearman_loss else -1
+    optimiser = torch.optim.Adam([scores], lr=0.1)
+    before = sign * loss(scores.detach(), target, 0.0).item()
+    for _ in range(60):
+        optimiser.zero_grad()
+        (sign * loss(scores, target, 0.5)).backward()
+        optimiser.step()
+    after = sign * loss(scores.detach(), target, 0.0).item()
+    best = 0.0 if loss is spearman_loss else -1.0
+    assert after - best < 0.2 * (before - best)
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -185,3 +271,7 @@ def test_bad_targets_are_named() -> None:
         loss(normal(4, 2), torch.zeros(4, dtype=torch.int64))
     with pytest.raises(ValueError, match=r"relevant must have the shape of scores, \(4, 5\)"):
         recall_at_k(normal(4, 5), torch.ones(4), 2)
+    with pytest.raises(ValueError, match=r"gains must have the shape of scores, \(4, 5\)"):
+        soft_ndcg(normal(4, 5), torch.ones(4))
+    with pytest.raises(ValueError, match=r"target must have the shape of prediction, \(4, 5\)"):
+        spearman_loss(normal(4, 5), torch.ones(4))

@@ -1,4 +1,4 @@
-"""Losses and measures of what is among the first k, with gradients."""
+"""Losses and measures of what comes first, with gradients."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from ._arguments import Dim, check_mask, check_number, check_scores
 from ._call import Number
 from .functional import log_soft_topk, soft_topk
+from .ranking import soft_rank, spearman
 
 Reduction = Literal["mean", "sum", "none"]
 
@@ -141,11 +142,7 @@ def recall_at_k(
         tensor(0.5000)
     """
     check_scores(scores, -1)
-    if relevant.shape != scores.shape:
-        raise ValueError(
-            f"relevant must have the shape of scores, {tuple(scores.shape)}, "
-            f"got {tuple(relevant.shape)}"
-        )
+    _check_like(scores, "relevant", relevant)
     mask = None if mask is None else check_mask(mask, scores)
     soft = soft_topk(scores, k, temperature, dim=dim, mask=mask, clamp=mask is not None)
     weights = relevant.to(torch.promote_types(scores.dtype, torch.float32))
@@ -153,6 +150,113 @@ def recall_at_k(
     total = weights.sum(dim)  # type: ignore[arg-type]
     found = (soft * weights).sum(dim)  # type: ignore[arg-type]
     return _reduced(found / torch.where(total > 0, total, 1), total > 0, reduction)
+
+
+def soft_ndcg(
+    scores: Tensor,
+    gains: Tensor,
+    temperature: Number | Tensor = 1.0,
+    *,
+    k: int | None = None,
+    dim: int = -1,
+    mask: Tensor | None = None,
+    reduction: Reduction = "mean",
+) -> Tensor:
+    r"""Normalised discounted cumulative gain of soft ranks, differentiable, to be maximised.
+
+    .. math:: \sum_i \frac{g_i}{\log_2(1 + R_i)} \Big/ \sum_j \frac{g_{(j)}}{\log_2(1 + j)}
+
+    R are the soft ranks of the scores, 1 for the largest, and :math:`g_{(j)}` the gains in falling
+    order. Where ``k`` is given, gains count in the measure of being among the first k, by the soft
+    mask, and the ideal order has its first k gains.
+
+    Args:
+        scores: of the candidates.
+        gains: g, boolean or at least 0, in the shape of ``scores``; for relevances of 0, 1, 2, ...
+            ``2**relevance - 1`` is usual.
+        temperature: of the ranks and of the soft mask; at 0 this is the measure itself, with
+            average ranks for ties, and without a gradient.
+        k: how many candidates count, at most all; None counts all.
+        dim: the dimension of the candidates.
+        mask: boolean, broadcasts to ``scores``; False leaves a candidate out.
+        reduction: ``"mean"`` over the rows that have a gain, ``"sum"``, or ``"none"``, which has 0
+            for a row that has not.
+
+    Example:
+        >>> gains = torch.tensor([[3.0, 0.0, 1.0]])
+        >>> soft_ndcg(torch.tensor([[9.0, 1.0, 5.0]]), gains, temperature=0.1)
+        tensor(1.)
+        >>> soft_ndcg(torch.tensor([[1.0, 9.0, 5.0]]), gains, temperature=0)
+        tensor(0.5869)
+    """
+    check_scores(scores, dim)
+    _check_like(scores, "gains", gains)
+    mask = None if mask is None else check_mask(mask, scores)
+    weights = gains.to(torch.promote_types(scores.dtype, torch.float32))
+    weights = weights if mask is None else weights.where(mask, 0)
+    ranks = soft_rank(scores, temperature, dim=dim, descending=True, mask=mask)
+    ranks = ranks if mask is None else ranks.where(mask, 1)
+    counted = weights
+    if k is not None:
+        clamp = mask is not None
+        counted = weights * soft_topk(scores, k, temperature, dim=dim, mask=mask, clamp=clamp)
+    found = (counted / torch.log2(1 + ranks)).sum(dim)
+    falling = weights.movedim(dim, -1).sort(-1, descending=True).values[..., :k]
+    places = torch.arange(2, falling.shape[-1] + 2, device=scores.device, dtype=falling.dtype)
+    ideal = (falling / torch.log2(places)).sum(-1)
+    return _reduced(found / torch.where(ideal > 0, ideal, 1), ideal > 0, reduction)
+
+
+def spearman_loss(
+    prediction: Tensor,
+    target: Tensor,
+    temperature: Number | Tensor = 1.0,
+    *,
+    dim: int = -1,
+    reduction: Reduction = "mean",
+) -> Tensor:
+    """One less Spearman's rank correlation, by the soft ranks of the predictions.
+
+    0 for predictions in the order of the targets, 2 for the opposite order. A row whose targets or
+    predictions are all equal has no correlation, and is passed over.
+
+    Args:
+        prediction: scores.
+        target: what they are to be ordered like, in the same shape; without a gradient.
+        temperature: of the soft ranks of the predictions.
+        dim: the dimension of what is ordered.
+        reduction: ``"mean"`` over the rows that have a correlation, ``"sum"``, or ``"none"``, which
+            has 0 for a row that has not.
+
+    Example:
+        >>> target = torch.tensor([1.0, 2.0, 3.0])
+        >>> spearman_loss(torch.tensor([0.1, 0.5, 0.7]), target, temperature=0.01)
+        tensor(0.)
+        >>> spearman_loss(torch.tensor([0.7, 0.5, 0.1]), target, temperature=0.01)
+        tensor(2.)
+    """
+    check_scores(prediction, dim)
+    _check_like(prediction, "target", target, "prediction")
+    flat = torch.stack([_is_constant(one.detach(), dim) for one in (prediction, target)]).any(0)
+    # Any order in place of none: the gradient of 0 / 0 would be NaN where it is passed over, too.
+    ramp = torch.arange(prediction.shape[dim], device=prediction.device)
+    ramp = ramp.reshape(-1, *(1,) * (prediction.dim() - dim % prediction.dim() - 1))
+    prediction, target = (
+        torch.where(flat.unsqueeze(dim), ramp.to(one.dtype), one) for one in (prediction, target)
+    )
+    correlation = spearman(prediction, target, temperature, dim=dim)
+    return _reduced(1 - correlation, ~flat, reduction)
+
+
+def _is_constant(values: Tensor, dim: int) -> Tensor:
+    return values.amax(dim) == values.amin(dim)
+
+
+def _check_like(scores: Tensor, name: str, value: Tensor, of: str = "scores") -> None:
+    if value.shape != scores.shape:
+        raise ValueError(
+            f"{name} must have the shape of {of}, {tuple(scores.shape)}, got {tuple(value.shape)}"
+        )
 
 
 def _summed(logs: list[Tensor]) -> Tensor:
