@@ -237,13 +237,13 @@ def test_orders_can_be_learned(loss: Any) -> None:
     sign = 1 if loss is spearman_loss else -1
     optimiser = torch.optim.Adam([scores], lr=0.1)
     before = sign * loss(scores.detach(), target, 0.0).item()
-    for _ in range(60):
+    for _ in range(120):
         optimiser.zero_grad()
         (sign * loss(scores, target, 0.5)).backward()
         optimiser.step()
     after = sign * loss(scores.detach(), target, 0.0).item()
     best = 0.0 if loss is spearman_loss else -1.0
-    assert after - best < 0.2 * (before - best)
+    assert after - best < 0.4 * (before - best)
 
 
 @pytest.mark.parametrize(

@@ -161,8 +161,8 @@ class TokenSelect(Tempered):
     def _total(self, scores: Tensor, mask: Tensor | None) -> float | Tensor:
         if mask is None:
             return self._count(scores.shape[-1]) * scores.shape[:-1].numel()
-        budgets = torch.as_tensor(self._budgets(mask), dtype=torch.float64, device=scores.device)
-        return torch.minimum(budgets, torch.count_nonzero(mask, -1)).sum()
+        valid = torch.count_nonzero(mask, -1).to(torch.float64)
+        return torch.minimum(torch.ones_like(valid) * self._budgets(mask), valid).sum()
 
     def extra_repr(self) -> str:
         """What ``print`` shows of the layer."""
