@@ -71,10 +71,10 @@ def test_evaluation_keeps_the_share_token_by_token() -> None:
     """A token is treated alike alone and in its sequence, and the share is kept to 1%."""
     torch.manual_seed(0)
     select = TokenSelect(0.125, 0.2, momentum=None)
-    for _ in range(40):
-        trained = select(torch.zeros(16, 256, 1), torch.randn(16, 256))
+    for _ in range(100):
+        trained = select(torch.zeros(32, 256, 1), torch.randn(32, 256))
     select.eval()
-    scores = torch.randn(64, 1024)
+    scores = torch.randn(512, 1024)
     tokens = scores.unsqueeze(-1)
     whole = select(tokens, scores)
     assert whole.is_selected.double().mean().item() == pytest.approx(0.125, rel=0.01)
@@ -84,9 +84,9 @@ def test_evaluation_keeps_the_share_token_by_token() -> None:
     dense = whole.scatter(torch.ones_like(tokens), onto=torch.zeros_like(tokens))
     for place in (0, 5, 77):
         one = select(tokens[:, place : place + 1], scores[:, place : place + 1])
-        alone = one.scatter(torch.ones(64, 1, 1), onto=torch.zeros(64, 1, 1))
+        alone = one.scatter(torch.ones(512, 1, 1), onto=torch.zeros(512, 1, 1))
         torch.testing.assert_close(alone, dense[:, place : place + 1])
-    lengths = torch.randint(0, 1024, (64,))
+    lengths = torch.randint(0, 1024, (512,))
     padded = select(tokens, scores, lengths=lengths)
     assert not padded.is_selected[torch.arange(1024) >= lengths[:, None]].any()
 

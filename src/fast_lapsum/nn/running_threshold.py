@@ -25,7 +25,8 @@ class RunningThreshold(Keeping):
     threshold, so batches with large scores are over-represented in the count at the mean. Counts
     are averaged here instead. Each batch moves b by its miss, the number of scores over b less the
     budget, in the measure of how far b has to move for such a miss. So b stands still only where
-    the misses of batches cancel out, which is where the budget is kept.
+    the misses of batches cancel out, which is where the budget is kept. Misses of one sign show
+    that scores drift, and let the newest batch count more.
 
     Values are float32 or more, whatever the dtype of the module and of the scores. Before the first
     batch the threshold is NaN.
@@ -44,6 +45,7 @@ class RunningThreshold(Keeping):
 
     threshold: Tensor
     mean_miss: Tensor
+    mean_size: Tensor
     mean_distance: Tensor
     num_batches: Tensor
     setting: Tensor
@@ -52,7 +54,7 @@ class RunningThreshold(Keeping):
         super().__init__()
         self.momentum = checked_momentum(momentum)
         self.register_buffer("threshold", torch.full(shape, math.nan, dtype=torch.float32))
-        for name in ("mean_miss", "mean_distance"):
+        for name in ("mean_miss", "mean_size", "mean_distance"):
             self.register_buffer(name, torch.zeros(shape, dtype=torch.float32))
         self.register_buffer("num_batches", torch.zeros(shape, dtype=torch.int64))
         self.register_buffer("setting", torch.tensor(math.nan, dtype=torch.float32))
@@ -61,8 +63,8 @@ class RunningThreshold(Keeping):
         """Forget all batches."""
         self.threshold.fill_(math.nan)
         self.setting.fill_(math.nan)
-        for count in (self.mean_miss, self.mean_distance, self.num_batches):
-            count.zero_()
+        for kept in (self.mean_miss, self.mean_size, self.mean_distance, self.num_batches):
+            kept.zero_()
 
     def exceeded(self, scores: Tensor) -> Tensor:
         """Whether scores lie over the threshold; several thresholds are those of the last dim."""
@@ -139,13 +141,22 @@ class RunningThreshold(Keeping):
         before, seen = self.threshold, self.num_batches
         is_known, has_start = of_batch.isfinite(), before.isfinite() & (seen > 0)
         distance = (of_batch - before).abs()
-        for mean, new in ((self.mean_miss, miss.abs()), (self.mean_distance, distance)):
+        for mean, new in (
+            (self.mean_miss, miss),
+            (self.mean_size, miss.abs()),
+            (self.mean_distance, distance),
+        ):
             updated = mean.lerp(new, self._weight(seen.clamp(min=1)))
             mean.copy_(torch.where(is_known & has_start, updated, mean))
-        step = miss * (self.mean_distance / self.mean_miss) * self._weight(seen + 1)
+        # Misses of one sign show a lag, and the newest batch counts more until they cancel out.
+        # Their share that is due to chance is about the weight itself, and rarely four times that.
+        weight = self._weight(seen + 1)
+        lag = (self.mean_miss / self.mean_size).square() - 4 * weight
+        weight = torch.where(lag > weight, lag, weight)
+        step = miss * (self.mean_distance / self.mean_size) * weight
         # Not past the batch's own threshold, beyond which there may be nothing to count, as below
-        # the zeros of a ReLU. A mean miss of 0 is a miss of 0.
-        step = torch.where(self.mean_miss > 0, step.clamp(-distance, distance), 0.0)
+        # the zeros of a ReLU. A mean size of 0 is a miss of 0.
+        step = torch.where(self.mean_size > 0, step.clamp(-distance, distance), 0.0)
         moved = torch.where(has_start, before + step, of_batch)
         # Where all or nothing is chosen the threshold is infinite: a start, but nothing to average.
         kept = torch.where(before.isnan(), of_batch, before)
