@@ -19,7 +19,7 @@ from fast_lapsum.backends.triton import loader
 PACKAGE = Path(fast_lapsum.__file__).parent
 #: From the public functions down; a file imports what stands below it, or beside it.
 LAYERS = (
-    ("nn",),
+    ("nn", "losses", "prune"),
     ("functional", "selection", "ranking", "many"),
     ("_traced_many", "_ranking_traced"),
     ("_traced",),

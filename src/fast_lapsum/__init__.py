@@ -1,13 +1,14 @@
 """Exact-budget differentiable top-k: a soft mask whose mass is exactly k, at any scale."""
 
+import importlib
 from typing import TYPE_CHECKING
 
-from . import nn
 from .functional import lapsum, log_soft_topk, soft_topk, threshold
 from .many import soft_topk_list
 from .selection import hard_topk_mask, sample_topk, select_topk
 
 if TYPE_CHECKING:
+    from . import losses, nn, prune
     from .ranking import soft_argsort, soft_quantile, soft_rank, soft_sort, spearman
 
 __version__ = "0.1.0"
@@ -16,7 +17,9 @@ __all__ = [
     "hard_topk_mask",
     "lapsum",
     "log_soft_topk",
+    "losses",
     "nn",
+    "prune",
     "sample_topk",
     "select_topk",
     "soft_argsort",
@@ -31,12 +34,12 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Ranks and sorts, loaded when they are asked for: most programs select, and never sort."""
+    """Layers and ranks are loaded by whoever uses them: the masks alone are quick to import."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from . import ranking
-
-    globals()[name] = found = getattr(ranking, name)
+    if name in ("losses", "nn", "prune"):
+        return importlib.import_module(f".{name}", __name__)
+    globals()[name] = found = getattr(importlib.import_module(".ranking", __name__), name)
     return found
 
 

@@ -1,6 +1,31 @@
-"""Modules over the functional interface: a soft top-k layer and its temperature schedule."""
+"""Modules over the functional interface: soft top-k as layers that models have."""
 
+from .dead_latents import AuxiliaryLatents, DeadLatents
+from .gate import BudgetGate
 from .layer import SoftTopK
-from .schedule import ScheduleShape, TemperatureSchedule, annealed_temperature
+from .router import TopKRouter
+from .routing import Routing
+from .running_threshold import RunningThreshold
+from .schedule import BudgetSchedule, ScheduleShape, TemperatureSchedule, annealed_temperature
+from .sparse_activation import BatchTopK, TopKActivation
+from .sparse_attention import SparseAttentionBias
+from .token_select import SelectedTokens, TokenSelect
 
-__all__ = ["ScheduleShape", "SoftTopK", "TemperatureSchedule", "annealed_temperature"]
+__all__ = [
+    "AuxiliaryLatents",
+    "BatchTopK",
+    "BudgetGate",
+    "BudgetSchedule",
+    "DeadLatents",
+    "Routing",
+    "RunningThreshold",
+    "ScheduleShape",
+    "SelectedTokens",
+    "SoftTopK",
+    "SparseAttentionBias",
+    "TemperatureSchedule",
+    "TokenSelect",
+    "TopKActivation",
+    "TopKRouter",
+    "annealed_temperature",
+]

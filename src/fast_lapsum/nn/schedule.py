@@ -1,70 +1,54 @@
-"""Temperatures that fall while a model learns."""
+"""Temperatures and budgets that change while a model learns."""
 
 from __future__ import annotations
 
 import math
 from typing import Any, Literal
 
-import torch
-
 from .._arguments import check_number
-from .layer import SoftTopK
 
 ScheduleShape = Literal["exponential", "linear", "cosine"]
 
 
-class TemperatureSchedule:
-    """Anneal the temperature of soft top-k layers from ``start`` to ``end`` over ``steps`` steps.
+class _Schedule:
+    """One value of one layer or of several, set at every step."""
 
-    The paper ramps 1 to 0.05. The layers start at ``start`` at once, each :meth:`step` sets the
-    next temperature; past the last step it stays at ``end``. A layer's state dict holds the
-    temperature, and :meth:`state_dict` here the position in the schedule.
-
-    Args:
-        layers: one :class:`SoftTopK` or several.
-        steps: the number of steps from start to end.
-        start: the first temperature.
-        end: the last temperature.
-        shape: ``"exponential"`` (equal ratios), ``"linear"`` (equal differences) or ``"cosine"``.
-
-    Example:
-        >>> layer = SoftTopK(k=2)
-        >>> schedule = TemperatureSchedule(layer, steps=2)
-        >>> for _ in range(2):
-        ...     schedule.step()
-        >>> layer.temperature
-        0.05
-    """
+    #: The attribute of the layers.
+    anneals: str
 
     def __init__(
         self,
-        layers: SoftTopK | list[SoftTopK],
+        layers: Any,
         steps: int,
-        start: float = 1.0,
-        end: float = 0.05,
+        start: float,
+        end: float,
         shape: ScheduleShape = "exponential",
     ) -> None:
-        is_one = isinstance(layers, torch.nn.Module) and not isinstance(layers, torch.nn.ModuleList)
-        self.layers: list[Any] = [layers] if is_one else list(layers)  # type: ignore[arg-type]
+        # A list of modules has no value of its own.
+        is_one = hasattr(layers, self.anneals) or not hasattr(layers, "__iter__")
+        self.layers: list[Any] = [layers] if is_one else list(layers)
         if not self.layers:
-            raise ValueError("layers must have at least one SoftTopK layer, got none")
+            raise ValueError(f"layers must have at least one layer with a {self.anneals}, got none")
         for layer in self.layers:
-            if not isinstance(layer, SoftTopK):
-                raise TypeError(f"layers must be SoftTopK layers, got {type(layer).__name__}")
+            if not hasattr(layer, self.anneals):
+                raise TypeError(
+                    f"layers must have a {self.anneals} that can be set, as SoftTopK layers do, "
+                    f"got {type(layer).__name__}"
+                )
         annealed_temperature(0, steps, start, end, shape)  # raises for a bad argument
         self.steps, self.start, self.end, self.shape = steps, start, end, shape
         self.step_count = 0
         self._apply()
 
     def step(self) -> None:
-        """Move on by one step and set the temperature."""
+        """Move on by one step and set the value."""
         self.step_count += 1
         self._apply()
 
     def _apply(self) -> None:
         value = annealed_temperature(self.step_count, self.steps, self.start, self.end, self.shape)
         for layer in self.layers:
-            layer.temperature = value
+            setattr(layer, self.anneals, value)
 
     def state_dict(self) -> dict[str, Any]:
         """The position in the schedule."""
@@ -76,6 +60,64 @@ class TemperatureSchedule:
             raise ValueError(f"state must have a step_count, got {sorted(state)}")
         self.step_count = int(state["step_count"])
         self._apply()
+
+
+class TemperatureSchedule(_Schedule):
+    """Anneal the temperature of soft top-k layers from ``start`` to ``end`` over ``steps`` steps.
+
+    The paper ramps 1 to 0.05. The layers start at ``start`` at once, each :meth:`step` sets the
+    next temperature; past the last step it stays at ``end``. A layer's state dict holds the
+    temperature, and :meth:`state_dict` here the position in the schedule.
+
+    Args:
+        layers: one layer with a temperature, or several; what :func:`fast_lapsum.prune.soften`
+            gives has one, too.
+        steps: the number of steps from start to end.
+        start: the first temperature.
+        end: the last temperature.
+        shape: ``"exponential"`` (equal ratios), ``"linear"`` (equal differences) or ``"cosine"``.
+
+    Example:
+        >>> from fast_lapsum.nn import SoftTopK
+        >>> layer = SoftTopK(k=2)
+        >>> schedule = TemperatureSchedule(layer, steps=2)
+        >>> for _ in range(2):
+        ...     schedule.step()
+        >>> layer.temperature
+        0.05
+    """
+
+    anneals = "temperature"
+
+    def __init__(
+        self,
+        layers: Any,
+        steps: int,
+        start: float = 1.0,
+        end: float = 0.05,
+        shape: ScheduleShape = "exponential",
+    ) -> None:
+        super().__init__(layers, steps, start, end, shape)
+
+
+class BudgetSchedule(_Schedule):
+    """Anneal the budget k of layers from ``start`` to ``end`` over ``steps`` steps.
+
+    Sparse autoencoders start with many latents and end with few. Everything else is as in
+    :class:`TemperatureSchedule`.
+
+    Example:
+        >>> from fast_lapsum.nn import BatchTopK
+        >>> layer = BatchTopK(k=64)
+        >>> schedule = BudgetSchedule(layer, steps=2, start=256, end=64)
+        >>> layer.k
+        256.0
+        >>> schedule.step()
+        >>> layer.k
+        128.0
+    """
+
+    anneals = "k"
 
 
 def annealed_temperature(

@@ -1,0 +1,116 @@
+"""What layers with a budget and a temperature have in common: both are given, set and annealed."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch import Tensor
+
+from .._arguments import check_number
+from .kept import Keeping
+
+
+class Tempered(Keeping):
+    """A layer whose temperature is a number, or a tensor of one value, that can be set.
+
+    A :class:`~torch.nn.Parameter` is a parameter of the layer and receives gradients; what is not
+    is a buffer and part of the state dict. It stays float32 or float64 under ``layer.half()``.
+    """
+
+    def __init__(self, temperature: float | Tensor) -> None:
+        super().__init__()
+        self._keep("given_temperature", checked_value("temperature", temperature))
+
+    @property
+    def temperature(self) -> float | Tensor:
+        """The temperature: a number, or a tensor if it was given as one."""
+        return self._read("given_temperature")
+
+    @temperature.setter
+    def temperature(self, value: float | Tensor) -> None:
+        self._set("given_temperature", checked_value("temperature", value))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # torch would register a Parameter under the name of the property.
+        if name in ("k", "temperature"):
+            object.__setattr__(self, name, value)
+        else:
+            super().__setattr__(name, value)
+
+    def _check_number(self, name: str, value: float) -> None:
+        checked_value(name.removeprefix("given_"), value)
+
+
+class Budgeted(Tempered):
+    """A layer whose budget k is a number, or a tensor of one value, like its temperature."""
+
+    def __init__(self, k: float | Tensor, temperature: float | Tensor) -> None:
+        super().__init__(temperature)
+        self._keep("given_k", checked_value("k", k))
+
+    @property
+    def k(self) -> float | Tensor:
+        """The budget: a number, or a tensor if it was given as one."""
+        return self._read("given_k")
+
+    @k.setter
+    def k(self, value: float | Tensor) -> None:
+        self._set("given_k", checked_value("k", value))
+
+    def _of_call(self) -> tuple[float | Tensor, float | Tensor]:
+        """k and the temperature as a call takes them."""
+        return self._value("given_k"), self._value("given_temperature")
+
+
+def checked_value(name: str, value: float | Tensor) -> float | Tensor:
+    """A number that is at least 0 and finite, or a real tensor of one value."""
+    if isinstance(value, Tensor):
+        if value.is_complex() or not (value.is_floating_point() or value.dtype.itemsize > 1):
+            dtype = str(value.dtype).removeprefix("torch.")
+            raise TypeError(f"{name} must be a number or a tensor of real numbers, got {dtype}")
+        if value.dim():
+            raise ValueError(
+                f"{name} must be a number or a tensor of one value without dimensions, "
+                f"got shape {tuple(value.shape)}"
+            )
+        return value
+    number = float(check_number(name, value))
+    if not 0 <= number < math.inf:
+        raise ValueError(f"{name} must be finite and at least 0, got {name}={value}")
+    return number
+
+
+def checked_count(name: str, value: object) -> int:
+    """A whole number over 0."""
+    number = check_number(name, value)
+    if number % 1 or not 0 < number < math.inf:
+        raise ValueError(f"{name} must be a whole number over 0, got {name}={value}")
+    return int(number)
+
+
+def checked_choice(name: str, value: object, choices: tuple[str, ...]) -> str:
+    """One of some words."""
+    if value not in choices:
+        expected = ", ".join(repr(choice) for choice in choices)
+        raise ValueError(f"{name} must be one of {expected}, got {name}={value!r}")
+    return str(value)
+
+
+def shown(value: float | Tensor) -> str:
+    """A value as ``print`` shows it."""
+    if not isinstance(value, Tensor):
+        return f"{value:g}"
+    return "meta" if value.is_meta else f"{value.item():g}"
+
+
+def whole_budget(k: float | Tensor, rows: int | Tensor) -> float | Tensor:
+    """``k`` for each of so many rows, rounded down for a hard mask.
+
+    A product that is a whole number but for rounding, such as 100 times 0.29, is that number.
+    """
+    total = k * rows
+    slack = 1e-12
+    if isinstance(total, Tensor):
+        return (total * (1 + slack)).floor()
+    return math.floor(total * (1 + slack))

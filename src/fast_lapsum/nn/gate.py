@@ -1,0 +1,172 @@
+"""A gate whose budget spans a row or a batch in training, and is a threshold at inference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from .._arguments import check_flag, check_mask, check_scores
+from ..functional import soft_topk
+from .budgeted import Budgeted, checked_choice, shown, whole_budget
+from .running_threshold import RunningThreshold
+
+Budget = Literal["row", "batch"]
+
+
+class BudgetGate(Budgeted):
+    """Gate of exactly k scores per row in training, and of as many on average at inference.
+
+    In training the gate is :func:`~fast_lapsum.soft_topk` of the scores, with budget k in every
+    row, or k times the number of rows over all of them, so that rows compete. At inference a row
+    comes alone: in ``eval()`` the gate is ``scores > threshold``, each score by itself. Training
+    keeps that threshold (:class:`RunningThreshold`): the one over which lie k scores per row on
+    average. It is float32 whatever the module's dtype, part of the state dict, and NaN before the
+    first batch, which makes the gate NaN.
+
+    k and the temperature can be set, annealed by a schedule, or given as a Parameter to be learned.
+    Under :class:`~torch.nn.parallel.DistributedDataParallel` budgets are those of each process, and
+    the threshold is that of the first one, as all buffers are.
+
+    Args:
+        k: how many scores of a row the gate lets through, on average over the batch with
+            ``budget="batch"``; whole or fractional.
+        temperature: of the soft mask in training, and of the gradient of a hard one.
+        budget: ``"row"``, or ``"batch"`` for one budget over all rows.
+        hard: ones and zeros in training, too, with the soft mask's gradient. Budgets are rounded
+            down to whole numbers.
+        momentum: the weight of the newest batch in the threshold; None averages over all.
+
+    Shape:
+        scores and gate: ``(..., n)``, with any leading dimensions, whose rows are one batch.
+
+    Example:
+        >>> gate = BudgetGate(k=1.5, temperature=0.01, budget="batch")
+        >>> scores = torch.tensor([[4.0, 1.0, 0.0], [3.0, 2.0, 5.0]])
+        >>> gate(scores).round()
+        tensor([[1., 0., 0.],
+                [1., 0., 1.]])
+        >>> gate.eval()(torch.tensor([2.5, 1.0, 9.0]))
+        tensor([1., 0., 1.])
+    """
+
+    def __init__(
+        self,
+        k: float | Tensor,
+        temperature: float | Tensor = 1.0,
+        *,
+        budget: Budget = "row",
+        hard: bool = False,
+        momentum: float | None = 0.01,
+    ) -> None:
+        super().__init__(k, temperature)
+        self.budget = checked_choice("budget", budget, ("row", "batch"))
+        self.hard = check_flag("hard", hard)
+        self.running = RunningThreshold(momentum=momentum)
+
+    @property
+    def threshold(self) -> Tensor:
+        """The inference threshold."""
+        return self.running.threshold
+
+    def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The gate, in the dtype of the scores (float32 under autocast).
+
+        ``mask`` marks with True the scores that take part. With a mask a row that has fewer than k
+        is taken whole, and a row that has none has no budget.
+        """
+        check_scores(scores, -1)
+        mask = None if mask is None else check_mask(mask, scores)
+        if not self.training:
+            return self.running.mask(scores, mask)
+        k, temperature = self._of_call()
+        rows = _rows(scores, mask)
+        gate = self._gate(scores, k, temperature, rows, mask)
+        if scores.numel():
+            self.running.update(
+                scores, _total(self.budget, k, rows, mask), mask=mask, setting=_detached(k)
+            )
+        return gate
+
+    def _gate(
+        self,
+        scores: Tensor,
+        k: float | Tensor,
+        temperature: float | Tensor,
+        rows: int | Tensor,
+        mask: Tensor | None,
+    ) -> Tensor:
+        """The gate of a batch; a budget over several processes would be solved here."""
+        dim = -1 if self.budget == "row" else None
+        if self.budget == "batch":
+            k = whole_budget(k, rows) if self.hard else k * rows
+        elif self.hard:
+            k = whole_budget(k, 1)
+        clamp = mask is not None
+        return soft_topk(scores, k, temperature, dim=dim, mask=mask, clamp=clamp, hard=self.hard)
+
+    @torch.no_grad()
+    def calibrate(
+        self,
+        batches: Tensor | Iterable[Any],
+        scores_of: Callable[[Any], Tensor] | None = None,
+        mask: Tensor | None = None,
+    ) -> None:
+        """Find the threshold anew, from scores or from batches that give scores.
+
+        Args:
+            batches: a tensor of scores, whose rows have k over the threshold on average, to the
+                last one; or an iterable of batches, such as a data loader, of which all are
+                averaged in one pass.
+            scores_of: the scores of such a batch; None takes the batch itself.
+            mask: of a tensor of scores, those that take part.
+
+        Example:
+            >>> gate = BudgetGate(k=2)
+            >>> gate.calibrate(torch.arange(12.0).reshape(3, 4))
+            >>> gate.threshold
+            tensor(5.)
+        """
+        self.running.reset()
+        momentum, self.running.momentum = self.running.momentum, None
+        try:
+            for batch in (batches,) if isinstance(batches, Tensor) else batches:
+                scores = batch if scores_of is None else scores_of(batch)
+                check_scores(scores, -1)
+                valid = None if mask is None else check_mask(mask, scores)
+                rows = _rows(scores, valid)
+                total = _total(self.budget, self._value("given_k"), rows, valid)
+                self.running.update(scores, total, mask=valid)
+        finally:
+            self.running.momentum = momentum
+
+    def extra_repr(self) -> str:
+        """What ``print`` shows of the layer."""
+        return (
+            f"k={shown(self.k)}, temperature={shown(self.temperature)}, budget={self.budget!r}, "
+            f"hard={self.hard}"
+        )
+
+
+def _rows(scores: Tensor, mask: Tensor | None) -> int | Tensor:
+    """How many rows have a budget."""
+    if mask is None:
+        return scores.shape[:-1].numel()
+    return torch.count_nonzero(mask.any(-1)).to(torch.float32)
+
+
+def _total(
+    budget: str, k: float | Tensor, rows: int | Tensor, mask: Tensor | None
+) -> float | Tensor:
+    """What the budgets of a batch add up to."""
+    k = _detached(k)
+    if mask is None or budget == "batch":
+        return k * rows
+    counts = torch.count_nonzero(mask, -1)
+    return torch.minimum(counts, torch.ones_like(counts, dtype=torch.float64) * k).sum()
+
+
+def _detached(k: float | Tensor) -> float | Tensor:
+    return k.detach() if isinstance(k, Tensor) else k

@@ -1,0 +1,87 @@
+"""What a router decides, in the forms that expert layers expect."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Routing(NamedTuple):
+    """Which experts compute which tokens, and with which weight.
+
+    All tensors but the last have the shape ``(..., num_experts)``, with the leading dimensions of
+    the tokens.
+
+    Attributes:
+        logits: what the router computed, float32.
+        scores: the soft mask of the logits, over all experts, whose mass is the budget.
+        probabilities: the weights of the chosen experts, and zeros elsewhere.
+        routing_map: True where an expert is chosen.
+        is_token: False for padding, ``(...)``, or None.
+    """
+
+    logits: Tensor
+    scores: Tensor
+    probabilities: Tensor
+    routing_map: Tensor
+    is_token: Tensor | None
+
+    def tokens_per_expert(self) -> Tensor:
+        """How many tokens each expert computes, ``(num_experts,)``, int64."""
+        return torch.count_nonzero(self.routing_map.reshape(-1, self.logits.shape[-1]), 0)
+
+    def top(self, width: int | None = None) -> tuple[Tensor, Tensor]:
+        """Weights and experts of each token as lists of ``width`` places, experts ascending.
+
+        A place that a token does not use has weight 0 and the expert ``num_experts``, one past the
+        last. Without a width there is a place for every expert: how many would do is only known on
+        the device.
+        """
+        num_experts = self.logits.shape[-1]
+        width = num_experts if width is None else min(width, num_experts)
+        order = self.routing_map.to(torch.uint8).argsort(dim=-1, descending=True, stable=True)
+        experts = order[..., :width]
+        weights = self.probabilities.gather(-1, experts)
+        return weights, experts.where(self.routing_map.gather(-1, experts), num_experts)
+
+    def for_transformers(self, width: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits, weights and experts, as the routers of Hugging Face's transformers return them.
+
+        Their expert layers skip the expert ``num_experts``, so unused places cost nothing.
+        """
+        return (self.logits, *self.top(width))
+
+    def for_torchtitan(self, width: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Weights, experts and tokens per expert, as torchtitan dispatches tokens.
+
+        Every place must name an expert there, so ``width`` has to be the number that each token
+        has: top_k of a router with ``budget="token"``, without padding.
+        """
+        return (*self.top(width), self.tokens_per_expert())
+
+    def for_megatron(self) -> tuple[Tensor, Tensor]:
+        """Probabilities and routing map, as Megatron-Core's routers return them."""
+        return self.probabilities, self.routing_map
+
+    def load_balance_loss(self) -> Tensor:
+        r"""Expected load times share of the soft mask, summed over experts; 1 for equal loads.
+
+        .. math:: E \sum_e f_e P_e
+
+        f is the share of assignments that expert e has, without a gradient, and P its share of the
+        soft mask, as in the Switch Transformer.
+        """
+        num_experts = self.logits.shape[-1]
+        load = self.tokens_per_expert()
+        mass = self.scores.reshape(-1, num_experts).sum(0)
+        return num_experts * (load / load.sum().clamp(min=1) * mass).sum() / mass.sum()
+
+    def z_loss(self) -> Tensor:
+        """Mean of the squared log-sum-exp of the logits, which keeps them small."""
+        squares = self.logits.logsumexp(-1).square()
+        if self.is_token is None:
+            return squares.mean()
+        valid = self.is_token.expand(squares.shape)
+        return squares.where(valid, 0).sum() / torch.count_nonzero(valid).clamp(min=1)

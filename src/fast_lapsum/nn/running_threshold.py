@@ -1,0 +1,230 @@
+"""The threshold that stands in for a budget where scores come one by one."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from .._arguments import check_number
+from ..functional import threshold as solve_threshold
+from .kept import Keeping
+
+#: Where the setting of a threshold changes by a share x from batch to batch, this many divided by x
+#: count: what they lag behind is then a hundredth of the budget.
+_BATCHES_PER_CHANGE = 0.01
+#: More batches than there will be.
+_MANY = 2.0**31
+
+
+class RunningThreshold(Keeping):
+    """A threshold b over which lie, on average, as many scores as budgets have asked for.
+
+    A batch has its own threshold, and the mean of those is not b: counts fall steeply with the
+    threshold, so batches with large scores are over-represented in the count at the mean. Counts
+    are averaged here instead. Each batch moves b by its miss, the number of scores over b less the
+    budget, in the measure of how far b has to move for such a miss. So b stands still only where
+    the misses of batches cancel out, which is where the budget is kept. Misses of one sign show
+    that scores drift, and let the newest batch count more.
+
+    Values are float32 or more, whatever the dtype of the module and of the scores. Before the first
+    batch the threshold is NaN.
+
+    Args:
+        shape: one threshold, or several of this shape.
+        momentum: the weight of the newest batch, as in :class:`torch.nn.BatchNorm1d`; the first
+            batches are averaged. None averages over all.
+
+    Example:
+        >>> running = RunningThreshold()
+        >>> running.update(torch.tensor([[4.0, 1.0, 0.0], [3.0, 2.0, 5.0]]), budget=3)
+        >>> running.threshold
+        tensor(2.)
+    """
+
+    threshold: Tensor
+    mean_miss: Tensor
+    mean_size: Tensor
+    mean_distance: Tensor
+    num_batches: Tensor
+    setting: Tensor
+
+    def __init__(self, shape: tuple[int, ...] = (), momentum: float | None = 0.01) -> None:
+        super().__init__()
+        self.momentum = checked_momentum(momentum)
+        self.register_buffer("threshold", torch.full(shape, math.nan, dtype=torch.float32))
+        for name in ("mean_miss", "mean_size", "mean_distance"):
+            self.register_buffer(name, torch.zeros(shape, dtype=torch.float32))
+        self.register_buffer("num_batches", torch.zeros(shape, dtype=torch.int64))
+        self.register_buffer("setting", torch.tensor(math.nan, dtype=torch.float32))
+
+    def reset(self) -> None:
+        """Forget all batches."""
+        self.threshold.fill_(math.nan)
+        self.setting.fill_(math.nan)
+        for kept in (self.mean_miss, self.mean_size, self.mean_distance, self.num_batches):
+            kept.zero_()
+
+    def exceeded(self, scores: Tensor) -> Tensor:
+        """Whether scores lie over the threshold; several thresholds are those of the last dim."""
+        # One dimension at least, or the threshold would be rounded to the dtype of the scores.
+        return scores > (self.threshold if self.threshold.dim() else self.threshold.reshape(1))
+
+    def mask(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Ones over the threshold and zeros elsewhere; NaN for a NaN, or if there is no threshold.
+
+        In the dtype of the scores, and in float32 under autocast.
+        """
+        over = self.exceeded(scores)
+        over = over if mask is None else over & mask
+        dtype = scores.dtype
+        if dtype.itemsize == 2 and torch.is_autocast_enabled(scores.device.type):
+            dtype = torch.float32
+        unknown = scores.isnan() | self.threshold.isnan()
+        unknown = unknown if mask is None else unknown & mask
+        return over.to(dtype).masked_fill(unknown, math.nan)
+
+    def soft_mask(self, scores: Tensor, temperature: float | Tensor) -> Tensor:
+        """The soft mask at the threshold, each score by itself; float32 or more."""
+        dtype = torch.promote_types(scores.dtype, torch.float32)
+        return laplace_cdf(scores.to(dtype) - self.threshold, temperature)
+
+    @torch.no_grad()
+    def update(
+        self,
+        scores: Tensor,
+        budget: float | Tensor,
+        temperature: float | Tensor = 0.0,
+        *,
+        dim: int | None = None,
+        mask: Tensor | None = None,
+        setting: float | Tensor | None = None,
+    ) -> None:
+        """Take a batch into account, of which ``budget`` scores along ``dim`` are wanted.
+
+        At temperature 0 scores over the threshold are counted, else the soft mask's mass. A batch
+        that has no threshold is passed over: with a NaN, or with nothing to choose. ``setting`` is
+        what else the threshold depends on, a budget per row or a temperature: the more it changes,
+        as it is annealed or learned, the fewer of the batches before still count.
+        """
+        scores = scores.detach()
+        count = _valid_count(scores, dim, mask)
+        is_hard = not isinstance(temperature, Tensor) and temperature == 0
+        of_batch = _batch_threshold(scores, budget, temperature, dim, mask, count, is_hard)
+        if is_hard:
+            over = self.exceeded(scores)
+            mass = torch.count_nonzero(over if mask is None else over & mask, dim)
+        else:
+            soft = self.soft_mask(scores, temperature)
+            soft = soft if mask is None else soft.masked_fill(~mask, 0)
+            mass = soft.sum(dim)
+        if setting is not None:
+            self._forget(setting)
+        dtype = self.threshold.dtype
+        rounded = of_batch.to(dtype)
+        if dtype != of_batch.dtype:  # up, so that the best score that is left out stays out
+            above = rounded.nextafter(torch.full_like(rounded, math.inf))
+            rounded = torch.where(rounded < of_batch, above, rounded)
+        self._move((mass / budget - 1).to(dtype), rounded)
+
+    def _forget(self, setting: float | Tensor) -> None:
+        """Let fewer batches count, in the measure of how much the setting has changed."""
+        new = torch.ones_like(self.setting) * setting
+        change = (new / self.setting).log().abs()
+        count = (_BATCHES_PER_CHANGE / change).nan_to_num(_MANY).clamp(max=_MANY)
+        self.num_batches.clamp_(max=count.to(torch.int64))
+        self.setting.copy_(new)
+
+    def _move(self, miss: Tensor, of_batch: Tensor) -> None:
+        """One step, from the relative miss of a batch and its own threshold."""
+        before, seen = self.threshold, self.num_batches
+        is_known, has_start = of_batch.isfinite(), before.isfinite() & (seen > 0)
+        distance = (of_batch - before).abs()
+        for mean, new in (
+            (self.mean_miss, miss),
+            (self.mean_size, miss.abs()),
+            (self.mean_distance, distance),
+        ):
+            updated = mean.lerp(new, self._weight(seen.clamp(min=1)))
+            mean.copy_(torch.where(is_known & has_start, updated, mean))
+        # Misses of one sign show a lag, and the newest batch counts more until they cancel out.
+        # Their share that is due to chance is about the weight itself, and rarely four times that.
+        weight = self._weight(seen + 1)
+        lag = (self.mean_miss / self.mean_size).square() - 4 * weight
+        weight = torch.where(lag > weight, lag, weight)
+        step = miss * (self.mean_distance / self.mean_size) * weight
+        # Not past the batch's own threshold, beyond which there may be nothing to count, as below
+        # the zeros of a ReLU. A mean size of 0 is a miss of 0.
+        step = torch.where(self.mean_size > 0, step.clamp(-distance, distance), 0.0)
+        moved = torch.where(has_start, before + step, of_batch)
+        # Where all or nothing is chosen the threshold is infinite: a start, but nothing to average.
+        kept = torch.where(before.isnan(), of_batch, before)
+        self.threshold.copy_(torch.where(is_known, moved, kept))
+        self.num_batches.add_(is_known)
+
+    def _weight(self, batches: Tensor) -> Tensor:
+        weight = 1 / batches.to(self.threshold.dtype)
+        return weight if self.momentum is None else weight.clamp(min=self.momentum)
+
+    def extra_repr(self) -> str:
+        """What ``print`` shows of the estimate."""
+        shape = tuple(self.threshold.shape)
+        return f"momentum={self.momentum}" + (f", shape={shape}" if shape else "")
+
+
+def laplace_cdf(distance: Tensor, temperature: float | Tensor) -> Tensor:
+    """The soft mask's value at a distance from the threshold; 0 or 1 at temperature 0."""
+    smallest = torch.finfo(distance.dtype).tiny
+    if isinstance(temperature, Tensor):
+        temperature = temperature.to(distance.dtype).clamp(min=smallest)
+    else:
+        temperature = max(temperature, smallest)
+    u = distance / temperature
+    half = torch.exp(-u.abs()) / 2
+    return torch.where(u > 0, 1 - half, half)
+
+
+def checked_momentum(momentum: float | None) -> float | None:
+    """A weight, or None."""
+    if momentum is None:
+        return None
+    if not 0 < check_number("momentum", momentum) <= 1:
+        raise ValueError(f"momentum must lie in (0, 1] or be None, got momentum={momentum}")
+    return float(momentum)
+
+
+def _valid_count(scores: Tensor, dim: int | None, mask: Tensor | None) -> int | Tensor:
+    if mask is not None:
+        return torch.count_nonzero(mask.expand(scores.shape), dim)
+    if dim is None:
+        return scores.numel()
+    return scores.shape[dim]
+
+
+def _batch_threshold(
+    scores: Tensor,
+    budget: float | Tensor,
+    temperature: float | Tensor,
+    dim: int | None,
+    mask: Tensor | None,
+    count: int | Tensor,
+    is_hard: bool,
+) -> Tensor:
+    """Of one batch: over it lies the budget. Infinite where all or nothing is to be chosen.
+
+    Of a hard mask it is the best score that is left out, which is the first one after the budget.
+    """
+    if not isinstance(budget, Tensor) and not isinstance(count, Tensor):
+        budget = min(max(budget, 0), count)
+        rank = min(math.floor(budget) + 1, count) if is_hard else budget
+        found = solve_threshold(scores, rank, temperature, dim=dim, mask=mask)
+        if 0 < budget < count:
+            return found
+        return torch.full_like(found, math.inf if budget <= 0 else -math.inf)
+    one = torch.ones((), dtype=torch.float64, device=scores.device)
+    wanted, limit = one * budget, one * count
+    wanted_rank = torch.minimum(wanted.floor() + 1, limit) if is_hard else wanted
+    found = solve_threshold(scores, wanted_rank, temperature, dim=dim, mask=mask)
+    found = torch.where(wanted >= limit, -math.inf, found)
+    return torch.where((wanted <= 0) & (limit > 0), math.inf, found)

@@ -1,0 +1,122 @@
+"""Activations of sparse autoencoders: the k largest latents of a row, or k per row of a batch."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from .._arguments import check_scores
+from ..selection import hard_topk_mask
+from .budgeted import checked_choice, whole_budget
+from .gate import BudgetGate
+
+
+class TopKActivation(BudgetGate):
+    """ReLU of the k largest latents of each row; the others are zero.
+
+    Forward it is the plain top-k activation. Backward the gate passes the soft mask's gradient on
+    as well, so that latents next to being chosen learn, too: the lower the temperature, the fewer.
+    At temperature 0 the gradient is that of the plain activation.
+
+    Args:
+        k: latents per row. It can be set or annealed; a fractional one is rounded down.
+        temperature: of the gate's gradient, in units of the pre-activations.
+        hard: exactly k latents in training. False weighs all of them with the soft mask, for a
+            temperature that is annealed.
+        inference: ``"budget"`` chooses exactly k in ``eval()``, too. ``"threshold"`` chooses by the
+            threshold that training keeps, which makes the layer a JumpReLU.
+        momentum: of that threshold, see :class:`BudgetGate`.
+
+    Shape:
+        pre-activations and activations: ``(..., num_latents)``.
+
+    Example:
+        >>> activation = TopKActivation(k=2)
+        >>> activation(torch.tensor([[3.0, -1.0, 0.5, 2.0], [-1.0, 4.0, -2.0, -3.0]]))
+        tensor([[3., 0., 0., 2.],
+                [0., 4., 0., 0.]])
+    """
+
+    def __init__(
+        self,
+        k: float | Tensor,
+        temperature: float | Tensor = 0.1,
+        *,
+        hard: bool = True,
+        inference: Literal["budget", "threshold"] = "budget",
+        momentum: float | None = 0.01,
+    ) -> None:
+        super().__init__(k, temperature, budget="row", hard=hard, momentum=momentum)
+        self.inference = checked_choice("inference", inference, ("budget", "threshold"))
+
+    def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The activations of pre-activations ``scores``; ``mask`` marks those that take part."""
+        if self.inference == "threshold":
+            gate = super().forward(scores, mask)
+        elif self.training:
+            check_scores(scores, -1)
+            gate = self._gate(scores, *self._of_call(), 1, mask)
+        else:
+            k = whole_budget(self._value("given_k"), 1)
+            gate = hard_topk_mask(scores, k, mask=mask, clamp=mask is not None)
+        return torch.relu(scores) * gate.to(scores.dtype)
+
+    def jumprelu_threshold(self, num_latents: int) -> Tensor:
+        """The inference threshold as that of a JumpReLU, one for each latent, at least 0."""
+        return _jumprelu_threshold(self, num_latents)
+
+
+class BatchTopK(BudgetGate):
+    """ReLU of the k latents per row, on average over the batch, that are largest in the batch.
+
+    Rows compete: one may have more than k active latents, another less. In ``eval()`` a row comes
+    alone, and latents over the threshold that training keeps are active: a JumpReLU, whose
+    threshold :meth:`jumprelu_threshold` exports. It is the one over which lie k latents per row.
+
+    Args:
+        k: latents per row, on average over the batch; whole or fractional. It can be annealed.
+        temperature: of the gate's gradient, in units of the pre-activations, see
+            :class:`TopKActivation`.
+        hard: exactly k latents per row in training, rounded down over the batch. False weighs all
+            of them with the soft mask, for a temperature that is annealed.
+        momentum: of the threshold, see :class:`BudgetGate`.
+
+    Shape:
+        pre-activations and activations: ``(..., num_latents)``; the rows of all leading dimensions
+        are one batch.
+
+    Example:
+        >>> activation = BatchTopK(k=1)
+        >>> activation(torch.tensor([[3.0, -1.0, 0.5, 2.0], [-1.0, 0.1, -2.0, -3.0]]))
+        tensor([[3., 0., 0., 2.],
+                [0., 0., 0., 0.]])
+        >>> activation.jumprelu_threshold(4)
+        tensor([0.5000, 0.5000, 0.5000, 0.5000])
+        >>> activation.eval()(torch.tensor([1.0, 0.2, -1.0, 0.4]))
+        tensor([1., 0., 0., 0.])
+    """
+
+    def __init__(
+        self,
+        k: float | Tensor,
+        temperature: float | Tensor = 0.1,
+        *,
+        hard: bool = True,
+        momentum: float | None = 0.01,
+    ) -> None:
+        super().__init__(k, temperature, budget="batch", hard=hard, momentum=momentum)
+
+    def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The activations of pre-activations ``scores``; ``mask`` marks those that take part."""
+        return torch.relu(scores) * super().forward(scores, mask).to(scores.dtype)
+
+    def jumprelu_threshold(self, num_latents: int) -> Tensor:
+        """The inference threshold as that of a JumpReLU, one for each latent, at least 0."""
+        return _jumprelu_threshold(self, num_latents)
+
+
+def _jumprelu_threshold(gate: BudgetGate, num_latents: int) -> Tensor:
+    """ReLU is zero below 0, so a lower threshold is the same function."""
+    return gate.threshold.clamp(min=0).expand(num_latents).clone()

@@ -1,0 +1,214 @@
+"""Layers for models on a GPU: what a CPU gives, without waiting, in compiled graphs."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn import Module
+
+from fast_lapsum import nn
+from fast_lapsum.losses import TopKCrossEntropyLoss, recall_at_k, soft_ndcg, spearman_loss
+from fast_lapsum.prune import soften
+from model_layers import LAYERS, Case
+
+NoSync = Callable[[], AbstractContextManager[None]]
+CASES = pytest.mark.parametrize("case", LAYERS.values(), ids=LAYERS.keys())
+
+
+def _pair(case: Case) -> tuple[Module, Module]:
+    """The same layer on the CPU and on the GPU, trained a little."""
+    torch.manual_seed(0)
+    layer = case.make()
+    for _ in range(3):
+        layer(*case.inputs())
+    return layer, copy.deepcopy(layer).cuda()
+
+
+def _squares(outputs: tuple[Tensor, ...]) -> Tensor:
+    squares = [one.square().nan_to_num(posinf=0).sum() for one in outputs if one.requires_grad]
+    return torch.stack(squares).sum()
+
+
+def _same(found: tuple[Tensor, ...], wanted: tuple[Tensor, ...]) -> None:
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one.cpu(), other, rtol=1e-4, atol=1e-5, equal_nan=True)
+
+
+@CASES
+def test_a_gpu_gives_what_a_cpu_gives(case: Case) -> None:
+    here, there = _pair(case)
+    for training in (True, True, False):
+        inputs = case.inputs()
+        leaves = [one.clone().requires_grad_() for one in inputs]
+        moved = [one.cuda().requires_grad_() for one in inputs]
+        wanted = case.outputs(here.train(training)(*leaves))
+        found = case.outputs(there.train(training)(*moved))
+        _same(found, wanted)
+        if wanted[0].requires_grad:
+            _squares(wanted).backward()
+            _squares(found).backward()
+            for one, other in zip(moved, leaves, strict=True):
+                if other.grad is not None:
+                    assert one.grad is not None
+                    _same((one.grad,), (other.grad,))
+    for name, value in here.state_dict().items():
+        found_value = there.state_dict()[name]
+        assert found_value.is_cuda
+        torch.testing.assert_close(
+            found_value.cpu(), value, rtol=1e-4, atol=1e-5, equal_nan=True, msg=name
+        )
+
+
+@CASES
+def test_layers_wait_for_nothing(case: Case, no_sync: NoSync) -> None:
+    _, layer = _pair(case)
+    inputs = [one.cuda().requires_grad_() for one in case.inputs()]
+    for training in (True, False):
+        layer.train(training)
+        _forward_and_backward(layer, case, inputs)  # compiles
+        with no_sync():
+            _forward_and_backward(layer, case, inputs)
+
+
+def _forward_and_backward(layer: Module, case: Case, inputs: list[Tensor]) -> None:
+    out = case.outputs(layer(*inputs))
+    if out[0].requires_grad:
+        _squares(out).backward()
+
+
+def _masked_calls() -> dict[str, tuple[Module, tuple[Any, ...]]]:
+    scores, tokens = torch.randn(6, 40).cuda(), torch.randn(6, 40, 8).cuda()
+    mask = torch.rand(6, 40).cuda() < 0.7
+    lengths = torch.tensor([40, 30, 20, 10, 5, 0]).cuda()
+    return {
+        "gate": (nn.BudgetGate(3, 0.3).cuda(), (scores, mask)),
+        "gate-batch": (nn.BudgetGate(3, 0.3, budget="batch", hard=True).cuda(), (scores, mask)),
+        "tokens": (nn.TokenSelect(0.3, 0.5).cuda(), (tokens, scores, mask)),
+        "tokens-count": (nn.TokenSelect(4, 0.5).cuda(), (tokens, scores, None, lengths)),
+        "router": (nn.TopKRouter(8, 6, 2, capacity_factor=1.0).cuda(), (tokens, mask)),
+        "router-expert": (nn.TopKRouter(8, 6, 2, budget="expert").cuda(), (tokens, mask)),
+        "dead": (nn.DeadLatents(40, 3).cuda(), (scores, 5)),
+    }
+
+
+@pytest.mark.parametrize(
+    "name", ["gate", "gate-batch", "tokens", "tokens-count", "router", "router-expert", "dead"]
+)
+def test_masked_calls_wait_for_nothing(name: str, no_sync: NoSync) -> None:
+    torch.manual_seed(0)
+    layer, given = _masked_calls()[name]
+    layer(*given)
+    if isinstance(layer, nn.DeadLatents):
+        layer.update(given[0])
+    with no_sync():
+        out = layer(*given)
+        if isinstance(out, nn.Routing):
+            out.load_balance_loss(), out.z_loss(), out.top(2), out.for_torchtitan(2)
+        if isinstance(layer, nn.DeadLatents):
+            layer.update(given[0])
+    layer.eval()
+    layer(*given)
+    with no_sync():
+        layer(*given)
+
+
+@pytest.mark.parametrize("name", ["batch-topk", "router-token", "tokens", "attention"])
+def test_layers_compile(name: str) -> None:
+    """By the default compiler, with thresholds that move."""
+    torch._dynamo.reset()
+    case = LAYERS[name]
+    _, eager = _pair(case)
+    layer = copy.deepcopy(eager)
+    compiled = torch.compile(layer, fullgraph=True)
+    for _ in range(3):
+        inputs = [one.cuda() for one in case.inputs()]
+        wanted, found = case.outputs(eager(*inputs)), case.outputs(compiled(*inputs))
+        _same(found, tuple(one.cpu() for one in wanted))
+    for key, value in eager.state_dict().items():
+        torch.testing.assert_close(layer.state_dict()[key], value, equal_nan=True, msg=key)
+
+
+def test_evaluation_keeps_the_budget_in_bfloat16() -> None:
+    """Pre-activations of two bytes have ties; the budget is kept to the ties at the threshold."""
+    torch.manual_seed(0)
+    layer = nn.BatchTopK(100).cuda().bfloat16()
+    for _ in range(30):
+        layer(torch.randn(64, 16_384, device="cuda").bfloat16())
+    layer.eval()
+    active = (layer(torch.randn(512, 16_384, device="cuda").bfloat16()) > 0).sum(-1).float().mean()
+    assert active.item() == pytest.approx(100, rel=0.05)
+    assert layer.threshold.dtype == torch.float32
+
+
+@pytest.mark.parametrize("block_size", [1, 16])
+def test_flex_attention_passes_the_gradient_on(block_size: int) -> None:
+    """Compiled, to the indexer and to its own inputs, as with the bias for every pair."""
+    from torch.nn.attention.flex_attention import flex_attention
+
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    query, key, value = (
+        torch.randn(2, 4, 128, 32, device="cuda", requires_grad=True) for _ in range(3)
+    )
+    scores = torch.randn(2, 1, 128, 128 // block_size, device="cuda", requires_grad=True)
+    bias = nn.SparseAttentionBias(4, 0.5, block_size=block_size).cuda()
+    inputs = (query, key, value, scores)
+    upstream = torch.randn_like(query)
+    wanted = F.scaled_dot_product_attention(query, key, value, attn_mask=bias(scores))
+    attend = torch.compile(flex_attention)
+    found = attend(query, key, value, score_mod=bias.score_mod(scores))
+    torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-3)
+    for one, other in zip(
+        torch.autograd.grad(found, inputs, upstream),
+        torch.autograd.grad(wanted, inputs, upstream),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other, rtol=5e-3, atol=5e-3)
+
+
+@pytest.mark.parametrize("scope", ["global", "layer", "2:4"])
+def test_pruning_on_a_gpu_is_exact(scope: str, no_sync: NoSync) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 8))
+    model.cuda()
+    pruning = soften(model, density=None if scope == "2:4" else 0.1, scope=scope)
+    x = torch.randn(16, 64, device="cuda")
+    model(x).square().sum().backward()
+    with no_sync():
+        model(x).square().sum().backward()
+    wanted = model.eval()(x)
+    masks = pruning.finalize()
+    assert sum(int(mask.sum()) for mask in masks.values()) == pruning.count
+    torch.testing.assert_close(model(x), wanted)
+
+
+def test_losses_on_a_gpu(no_sync: NoSync) -> None:
+    torch.manual_seed(0)
+    scores, target = torch.randn(32, 200, requires_grad=True), torch.rand(32, 200)
+    labels = torch.randint(0, 200, (32,))
+    cross_entropy = TopKCrossEntropyLoss([0.5, 0.0, 0.5], 0.3)
+    moved = scores.detach().cuda().requires_grad_()
+    losses: list[Callable[[Tensor], Tensor]] = [
+        lambda x: cross_entropy(x, labels.to(x.device)),
+        lambda x: cross_entropy(x, (target > 0.9).to(x.device)),
+        lambda x: recall_at_k(x, (target > 0.9).to(x.device), 10, 0.3),
+        lambda x: soft_ndcg(x, target.to(x.device), 0.3, k=10),
+        lambda x: spearman_loss(x, target.to(x.device), 0.3),
+    ]
+    for loss in losses:
+        wanted, found = loss(scores), loss(moved)
+        torch.testing.assert_close(found.cpu(), wanted, rtol=1e-4, atol=1e-5)
+        (one,), (other,) = torch.autograd.grad(found, moved), torch.autograd.grad(wanted, scores)
+        torch.testing.assert_close(one.cpu(), other, rtol=1e-3, atol=1e-6)
+    there, several = labels.cuda(), (target > 0.9).cuda()
+    with no_sync():
+        cross_entropy(moved, there).backward()
+        cross_entropy(moved, several).backward()
+        recall_at_k(moved, several, 10, 0.3).backward()

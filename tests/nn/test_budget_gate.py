@@ -1,0 +1,247 @@
+"""The gate is the function in training, and keeps the budget at inference."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from cases import normal
+from fast_lapsum import hard_topk_mask, soft_topk
+from fast_lapsum.nn import BudgetGate, RunningThreshold, TemperatureSchedule
+from fast_lapsum.nn.running_threshold import laplace_cdf
+
+
+def _normal_share(b: float) -> float:
+    """How much of a normal distribution lies over b."""
+    return 0.5 * math.erfc(b / math.sqrt(2))
+
+
+@pytest.mark.parametrize("hard", [False, True])
+def test_in_training_the_gate_is_the_function(hard: bool) -> None:
+    scores = normal(3, 4, 20).requires_grad_()
+    by_row = BudgetGate(3, 0.4, hard=hard)(scores)
+    assert torch.equal(by_row, soft_topk(scores, 3, 0.4, hard=hard))
+    by_batch = BudgetGate(2.25, 0.4, budget="batch", hard=hard)(scores)
+    wanted = soft_topk(scores, 27, 0.4, dim=None, hard=hard)
+    assert torch.equal(by_batch, wanted)
+    upstream = normal(3, 4, 20, seed=1)
+    (found,) = torch.autograd.grad(by_batch, scores, upstream)
+    assert torch.equal(found, torch.autograd.grad(wanted, scores, upstream)[0])
+
+
+def test_a_budget_that_is_whole_but_for_rounding_is_whole() -> None:
+    """0.29 times 100 is 28.999999999999996."""
+    gate = BudgetGate(0.29, 0.1, budget="batch", hard=True)
+    assert gate(normal(100, 5)).sum() == 29
+    assert BudgetGate(2.9, 0.1, hard=True)(normal(100, 5)).sum() == 200
+
+
+def test_masks_leave_padding_out() -> None:
+    scores, lengths = normal(4, 10), torch.tensor([10, 6, 2, 0])
+    mask = torch.arange(10) < lengths[:, None]
+    scores[~mask] = 1e6
+    by_row = BudgetGate(3, 0.2)
+    torch.testing.assert_close(by_row(scores, mask).sum(-1), lengths.clamp(max=3).double())
+    by_batch = BudgetGate(3, 0.2, budget="batch")
+    gate = by_batch(scores, mask)
+    assert gate.sum().item() == pytest.approx(9)  # three rows have scores
+    assert (gate[~mask] == 0).all()
+    for one, count in ((by_row, 8), (by_batch, 9)):
+        evaluated = one.eval()(scores, mask)
+        assert (evaluated[~mask] == 0).all()
+        assert evaluated.sum() == count  # one batch, so its own threshold
+
+
+@pytest.mark.parametrize("budget", ["row", "batch"])
+@pytest.mark.parametrize("kind", ["hard", "annealed"])
+def test_evaluation_keeps_the_budget(budget: str, kind: str) -> None:
+    """Held-out rows one by one have k active scores on average, to 1%, whatever t was.
+
+    The soft threshold at t = 0.5 would let 12 through.
+    """
+    torch.manual_seed(0)
+    n, k = 16_384, 100
+    gate = BudgetGate(k, 0.5, budget=budget, hard=kind == "hard")  # type: ignore[arg-type]
+    schedule = TemperatureSchedule(gate, steps=10, start=0.5, end=0.05)
+    for _ in range(10):
+        gate(torch.randn(16, n))
+        if kind == "annealed":
+            schedule.step()
+    gate.eval()
+    assert n * _normal_share(gate.threshold.item()) == pytest.approx(k, rel=0.01)
+    held_out = torch.randn(1000, n // 4)
+    active = 4 * torch.stack([gate(row) for row in held_out]).sum(-1).mean()
+    assert active.item() == pytest.approx(k, rel=0.01)
+
+
+def test_batches_that_differ_keep_the_budget() -> None:
+    """Where the mean of the batches' own thresholds is off by a tenth and more."""
+    torch.manual_seed(0)
+    scales = torch.exp(0.15 * torch.randn(2000))
+    gate, own = BudgetGate(20, budget="batch", momentum=None), []
+    for scale in scales:
+        batch = scale * torch.randn(2, 1000)
+        gate.running.update(batch, 40)
+        own.append(batch.flatten().topk(41).values[-1])
+
+    def active(b: float) -> float:
+        return 1000 * sum(_normal_share(b / scale) for scale in scales.tolist()) / len(scales)
+
+    assert active(gate.threshold.item()) == pytest.approx(20, rel=0.03)
+    assert active(torch.stack(own).mean().item()) > 22
+
+
+def test_a_threshold_of_tiny_batches_is_unbiased() -> None:
+    """One row of which one score is wanted: the largest, and the second, are far off on average."""
+    torch.manual_seed(0)
+    running = RunningThreshold(momentum=None)
+    for row in torch.randn(3000, 64):
+        running.update(row, 1)
+    assert 64 * _normal_share(running.threshold.item()) == pytest.approx(1, rel=0.05)
+
+
+def test_a_threshold_follows_scores_that_drift() -> None:
+    """A weight of a hundredth alone lags behind by a hundred batches: 40 and more, not 10."""
+    torch.manual_seed(0)
+    gate = BudgetGate(10, 0.1, budget="batch")
+    for step in range(300):
+        gate(torch.randn(16, 500) * (1 + step / 300) + step / 100)
+    share = _normal_share((gate.threshold.item() - 2.99) / (1 + 299 / 300))
+    assert 500 * share == pytest.approx(10, rel=0.15)
+
+
+def test_a_threshold_does_not_stall_in_a_model_of_two_bytes() -> None:
+    """A step of a hundredth is below the spacing of bfloat16, and must count all the same."""
+    torch.manual_seed(0)
+    gate = BudgetGate(20, 0.1, budget="batch").bfloat16()
+    for step in range(400):
+        gate(torch.randn(8, 500).bfloat16() + 100 * (step > 20))
+    assert gate.threshold.dtype == torch.float32
+    assert gate.threshold.item() > 101
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_scores_of_two_bytes_are_compared_with_the_whole_threshold(dtype: torch.dtype) -> None:
+    gate = BudgetGate(1).eval()
+    gate.threshold.fill_(1 + 2**-12)
+    assert gate(torch.tensor([1.0, 1.0 + 2**-7], dtype=dtype)).tolist() == [0.0, 1.0]
+
+
+def test_the_extremes_of_a_budget() -> None:
+    scores = normal(4, 6)
+    for k, wanted in ((0, 0.0), (6, 1.0)):
+        gate = BudgetGate(k, 0.3)
+        assert (gate(scores) == wanted).all()
+        assert (gate.eval()(100 * normal(50, 6)) == wanted).all()
+    gate.k = 2  # from all of them down to some
+    gate.train()(scores)
+    assert gate.eval()(scores).sum() == 8
+
+
+@pytest.mark.parametrize("shared", [0.0, 5.0])
+def test_ties_and_zeros_of_a_relu(shared: float) -> None:
+    """More budget than there are positive scores: the threshold stays at the zeros."""
+    torch.manual_seed(0)
+    gate = BudgetGate(30, 0.1, budget="batch")
+    for _ in range(50):
+        gate(torch.randn(4, 40).relu() + shared)
+    assert gate.threshold.item() == shared
+    scores = torch.full((3, 8), shared)
+    assert (gate.eval()(scores) == 0).all()
+
+
+def test_infinite_scores() -> None:
+    gate = BudgetGate(2, 0.3)
+    scores = normal(4, 10)
+    scores[:, 0], scores[:, 1] = math.inf, -math.inf
+    assert (gate(scores)[:, :2] == torch.tensor([1.0, 0.0])).all()
+    assert gate.threshold.isfinite()
+    assert (gate.eval()(scores)[:, :2] == torch.tensor([1.0, 0.0])).all()
+    assert gate(torch.tensor([math.nan, 9.0])).tolist()[1] == 1.0
+    assert gate(torch.tensor([math.nan, 9.0]))[0].isnan()
+
+
+def test_calibration_is_exact_on_a_tensor_and_close_on_batches() -> None:
+    torch.manual_seed(0)
+    scores, gate = torch.randn(500, 200), BudgetGate(7.5, budget="batch")
+    gate(scores + 9)  # another model's
+    gate.calibrate(scores)
+    assert gate.eval()(scores).sum() == 7.5 * 500
+    gate.calibrate(scores.split(20))
+    assert gate(scores).sum(-1).mean().item() == pytest.approx(7.5, rel=0.01)
+    gate.calibrate([(one, None) for one in scores.split(20)], scores_of=lambda batch: 2 * batch[0])
+    assert gate(2 * scores).sum(-1).mean().item() == pytest.approx(7.5, rel=0.01)
+    mask = torch.rand(500, 200) < 0.5
+    gate.calibrate(scores, mask=mask)
+    assert gate(scores, mask).sum() == 7.5 * 500
+    gate.train()(scores)
+    assert gate.running.num_batches == 2
+    assert gate.running.momentum == 0.01
+
+
+def test_a_learned_budget_receives_its_gradient() -> None:
+    k = torch.nn.Parameter(torch.tensor(3.0))
+    gate = BudgetGate(k, 0.3, budget="batch")
+    upstream = normal(4, 10, seed=1)
+    (gate(normal(4, 10)) * upstream).sum().backward()
+    total = torch.tensor(12.0, dtype=torch.float64, requires_grad=True)
+    (soft_topk(normal(4, 10), total, 0.3, dim=None) * upstream).sum().backward()
+    assert total.grad is not None
+    torch.testing.assert_close(k.grad, (4 * total.grad).float())
+    gate.k = 5
+    assert k.item() == 5
+
+
+def test_thresholds_of_several_columns() -> None:
+    scores = normal(50, 3) + torch.tensor([0.0, 10.0, -10.0])
+    running = RunningThreshold((3,))
+    running.update(scores, 5, dim=0)
+    assert torch.equal(running.mask(scores), hard_topk_mask(scores, 5, dim=0))
+    running.update(scores + 1, torch.tensor(5.0), dim=0, mask=torch.rand(50, 1) < 0.5)
+    assert (running.num_batches == 2).all()
+
+
+def test_the_soft_mask_at_a_kept_threshold() -> None:
+    scores = normal(4, 30, dtype=torch.float32)
+    running = RunningThreshold()
+    running.update(scores, 12, 0.5)
+    torch.testing.assert_close(
+        running.soft_mask(scores, 0.5), soft_topk(scores, 12, 0.5, dim=None), atol=1e-6, rtol=1e-5
+    )
+    distances = torch.tensor([-math.inf, -1.0, 0.0, 1.0, math.inf])
+    for cold in (0.0, torch.tensor(0.0)):
+        assert laplace_cdf(distances, cold).tolist() == [0.0, 0.0, 0.5, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"k": -1}, "k must be finite and at least 0, got k=-1"),
+        ({"k": torch.ones(3)}, r"k must be a number or a tensor of one value.*\(3,\)"),
+        ({"k": 1, "temperature": math.inf}, "temperature must be finite.*temperature=inf"),
+        ({"k": 1, "budget": "rows"}, "budget must be one of 'row', 'batch', got budget='rows'"),
+        ({"k": 1, "momentum": 0.0}, r"momentum must lie in \(0, 1\] or be None, got momentum=0.0"),
+    ],
+)
+def test_bad_arguments_are_named(arguments: dict[str, object], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        BudgetGate(**arguments)  # type: ignore[arg-type]
+
+
+def test_bad_scores_are_named() -> None:
+    gate = BudgetGate(3)
+    for training in (True, False):
+        gate.train(training)
+        with pytest.raises(TypeError, match="scores must be float16"):
+            gate(torch.arange(5))
+        with pytest.raises(ValueError, match="mask must broadcast"):
+            gate(normal(4, 5), torch.ones(3, dtype=torch.bool))
+    with pytest.raises(TypeError, match="hard must be True or False"):
+        BudgetGate(3, hard="yes")  # type: ignore[arg-type]
+    state = gate.state_dict()
+    state["given_k"] = Tensor([-2.0])[0].double()
+    with pytest.raises(RuntimeError, match="given_k: k must be finite and at least 0, got k=-2"):
+        gate.load_state_dict(state)

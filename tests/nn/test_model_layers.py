@@ -1,0 +1,167 @@
+"""What every layer for models has: a state, compiled graphs, dtypes, copies."""
+
+from __future__ import annotations
+
+import copy
+import io
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from fast_lapsum import nn
+from model_layers import LAYERS, Case
+
+#: One of each kind of graph: compiling takes its time.
+COMPILED = (
+    "gate-row",
+    "topk",
+    "batch-topk",
+    "router-token",
+    "router-expert",
+    "tokens",
+    "tokens-budget",
+    "attention-blocks",
+)
+CASES = pytest.mark.parametrize("case", LAYERS.values(), ids=LAYERS.keys())
+
+
+def _trained(case: Case, seed: int = 0) -> Module:
+    torch.manual_seed(seed)
+    layer = case.make()
+    for _ in range(3):
+        layer(*case.inputs())
+    return layer
+
+
+def _same(one: tuple[Tensor, ...], other: tuple[Tensor, ...]) -> None:
+    for a, b in zip(one, other, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6, equal_nan=True)
+
+
+@CASES
+def test_a_state_dict_has_all_that_inference_needs(case: Case) -> None:
+    layer, other = _trained(case), case.make()
+    file = io.BytesIO()
+    torch.save(layer.state_dict(), file)
+    file.seek(0)
+    other.load_state_dict(torch.load(file))
+    inputs = case.inputs()
+    copies = [other, copy.deepcopy(layer)]
+    for training in (True, False):
+        wanted = case.outputs(layer.train(training)(*inputs))
+        assert all(one.is_floating_point() <= bool(one.isfinite().any()) for one in wanted)
+        for one in copies:
+            _same(case.outputs(one.train(training)(*inputs)), wanted)
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_a_graph_is_whole_and_keeps_the_threshold(name: str, fresh_compiler: None) -> None:
+    """The compiled layer moves its buffers as the eager one does, forward and backward."""
+    case = LAYERS[name]
+    eager = _trained(case)
+    layer = copy.deepcopy(eager)
+    for training in (True, False):
+        compiled = torch.compile(layer.train(training), fullgraph=True, backend="aot_eager")
+        eager.train(training)
+        inputs = case.inputs()
+        theirs = [one.clone().requires_grad_() for one in inputs]
+        ours = [one.clone().requires_grad_() for one in inputs]
+        wanted, found = case.outputs(eager(*theirs)), case.outputs(compiled(*ours))
+        _same(found, wanted)
+        if not wanted[0].requires_grad:
+            continue
+        for one, given in ((wanted, theirs), (found, ours)):
+            sums = [x.square().nan_to_num(posinf=0).sum() for x in one if x.requires_grad]
+            torch.stack(sums).sum().backward()
+            assert any(x.grad is not None for x in given)
+        for a, b in zip(theirs, ours, strict=True):
+            assert (a.grad is None) == (b.grad is None)
+            if a.grad is not None:
+                _same((b.grad,), (a.grad,))
+    for name, value in eager.state_dict().items():
+        torch.testing.assert_close(layer.state_dict()[name], value, msg=name, equal_nan=True)
+
+
+@CASES
+def test_thresholds_stay_float32_in_a_model_of_two_bytes(case: Case) -> None:
+    layer = _trained(case)
+    for dtype in (torch.bfloat16, torch.float16):
+        before = copy.deepcopy(layer.state_dict())
+        layer.to(dtype)
+        for name, value in layer.state_dict().items():
+            if name != "weight":
+                assert torch.equal(value.nan_to_num(7), before[name].nan_to_num(7)), name
+                assert value.dtype == before[name].dtype
+        for training in (True, False):
+            inputs = tuple(one.to(dtype) for one in case.inputs())
+            out = case.outputs(layer.train(training)(*inputs))
+            assert not any(one.isnan().any() for one in out)
+
+
+@CASES
+def test_autocast(case: Case) -> None:
+    layer = _trained(case)
+    inputs = tuple(one.to(torch.bfloat16) for one in case.inputs())
+    with torch.autocast("cpu", torch.bfloat16):
+        for training in (True, False):
+            out = case.outputs(layer.train(training)(*inputs))
+            assert not any(one.isnan().any() for one in out)
+
+
+@CASES
+def test_an_empty_batch_changes_nothing(case: Case) -> None:
+    layer = _trained(case)
+    before = copy.deepcopy(layer.state_dict())
+    for training in (True, False):
+        out = layer.train(training)(*(one[:0] for one in case.inputs()))
+        assert all(one.numel() == 0 for one in case.outputs(out))
+    for name, value in layer.state_dict().items():
+        assert torch.equal(value.nan_to_num(7), before[name].nan_to_num(7)), name
+
+
+@CASES
+def test_a_batch_with_nan_spoils_no_threshold(case: Case) -> None:
+    layer = _trained(case)
+    known = {name: bool(value.isfinite().all()) for name, value in layer.state_dict().items()}
+    inputs = case.inputs()
+    for one in inputs:
+        one.view(-1)[3] = math.nan
+    layer(*inputs)
+    for name, value in layer.state_dict().items():
+        assert bool(value.isfinite().all()) == known[name], name
+
+
+@CASES
+def test_layers_are_shown(case: Case) -> None:
+    assert repr(case.make()).startswith(type(case.make()).__name__ + "(")
+
+
+@pytest.mark.parametrize("name", ["gate-batch", "batch-topk", "topk-threshold"])
+def test_an_unknown_threshold_is_seen(name: str) -> None:
+    """Evaluated before it was trained or calibrated, a layer has no answer: NaN, not zeros."""
+    layer = LAYERS[name].make().eval()
+    assert layer(*LAYERS[name].inputs()).isnan().all()
+
+
+def test_an_unknown_threshold_is_seen_in_routers_and_selections() -> None:
+    assert LAYERS["router-batch"].make().eval()(torch.randn(3, 8)).probabilities.isnan().all()
+    tokens, scores = LAYERS["tokens"].inputs()
+    selected = nn.TokenSelect(0.5).eval()(tokens, scores)
+    assert selected.scatter(selected.tokens, onto=tokens).isnan().any()
+
+
+def test_schedules_set_every_layer() -> None:
+    layers = [case.make() for case in LAYERS.values()]
+    nn.TemperatureSchedule(layers, steps=4, start=0.75, end=0.25).step()
+    for layer in layers:
+        assert layer.temperature == pytest.approx(0.75 * (1 / 3) ** 0.25)  # type: ignore[arg-type]
+    budgets = [nn.BatchTopK(4), nn.SoftTopK(4), nn.SparseAttentionBias(4)]
+    schedule = nn.BudgetSchedule(budgets, steps=3, start=32, end=4, shape="linear")
+    for _ in range(5):
+        schedule.step()
+    assert [layer.k for layer in budgets] == [4.0] * 3
+    with pytest.raises(TypeError, match=r"layers must have a k .* got Linear"):
+        nn.BudgetSchedule(torch.nn.Linear(2, 2), steps=3, start=32, end=4)

@@ -1,0 +1,255 @@
+"""Routing: exact budgets, gradients to all experts, and the forms that expert layers take."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from cases import normal
+from fast_lapsum import reference, soft_topk
+from fast_lapsum.nn import Routing, TopKRouter
+
+TOKENS, DIM, EXPERTS = 48, 8, 6
+
+
+def _router(**settings: Any) -> TopKRouter:
+    torch.manual_seed(0)
+    return TopKRouter(DIM, EXPERTS, 2, 0.5, **settings).double()
+
+
+def test_a_token_has_its_experts_and_the_soft_masks_weights() -> None:
+    router, tokens = _router(), normal(4, 12, DIM)
+    routing = router(tokens)
+    logits = tokens @ router.weight.T
+    for token, soft, weights, chosen in zip(
+        logits.flatten(0, 1),
+        routing.scores.flatten(0, 1),
+        routing.probabilities.flatten(0, 1),
+        routing.routing_map.flatten(0, 1),
+        strict=True,
+    ):
+        wanted = reference.soft_topk(token.detach(), 2, 0.5)
+        torch.testing.assert_close(soft, wanted)
+        best = token.topk(2).indices
+        assert set(best.tolist()) == set(chosen.nonzero().flatten().tolist())
+        torch.testing.assert_close(weights[best], wanted[best])
+        assert (weights != 0).sum() == 2
+
+
+def test_the_gradient_of_a_weight_reaches_every_expert() -> None:
+    router, tokens = _router(), normal(TOKENS, DIM).requires_grad_()
+    routing = router(tokens)
+    upstream = normal(TOKENS, EXPERTS, seed=1)
+    (found,) = torch.autograd.grad((routing.probabilities * upstream).sum(), router.weight)
+    soft = soft_topk(tokens @ router.weight.T, 2, 0.5)
+    wanted = (soft * upstream * routing.routing_map).sum()
+    torch.testing.assert_close(found, torch.autograd.grad(wanted, router.weight)[0])
+
+
+@pytest.mark.parametrize("budget", ["batch", "expert"])
+def test_budgets_over_a_batch_are_exact(budget: str) -> None:
+    router, tokens = _router(budget=budget), normal(TOKENS, DIM)
+    routing = router(tokens)
+    logits = tokens @ router.weight.T
+    if budget == "batch":
+        wanted = soft_topk(logits, 2 * TOKENS, 0.5, dim=None)
+        assert routing.routing_map.sum() == 2 * TOKENS
+        assert routing.scores.sum().item() == pytest.approx(2 * TOKENS)
+    else:
+        wanted = soft_topk(logits, 2 * TOKENS / EXPERTS, 0.5, dim=0)
+        assert (routing.tokens_per_expert() == 2 * TOKENS // EXPERTS).all()
+    torch.testing.assert_close(routing.scores, wanted)
+
+
+@pytest.mark.parametrize("budget", ["batch", "expert"])
+def test_evaluation_routes_tokens_one_by_one_within_the_budget(budget: str) -> None:
+    router = _router(budget=budget, momentum=None).float()
+    with torch.no_grad():
+        for _ in range(30):
+            router(torch.randn(256, DIM))
+        trained = router(torch.randn(4096, DIM))
+        router.eval()
+        held_out = torch.randn(8192, DIM)
+        routing = router(held_out)
+        alone = router(held_out[:1])
+    per_token = routing.routing_map.sum(-1).double().mean().item()
+    assert per_token == pytest.approx(2, rel=0.02)
+    if budget == "expert":
+        loads = routing.tokens_per_expert() / (2 * 8192 / EXPERTS)
+        torch.testing.assert_close(loads, torch.ones(EXPERTS), rtol=0.08, atol=0)
+    torch.testing.assert_close(alone.probabilities, routing.probabilities[:1])
+    # Weights are those that training had: the same share of the soft mask's mass.
+    shares = [one.probabilities.sum(-1).mean() / 2 for one in (trained, routing)]
+    torch.testing.assert_close(shares[0], shares[1], rtol=0.03, atol=0)
+
+
+def test_a_selection_bias_moves_the_choice_and_not_the_weights() -> None:
+    router, plain = _router(use_selection_bias=True), _router()
+    tokens = normal(TOKENS, DIM)
+    assert router.state.selection_bias is not None
+    assert torch.equal(router(tokens).routing_map, plain(tokens).routing_map)
+    router.state.selection_bias[3] = 100.0
+    routing = router(tokens)
+    assert routing.routing_map[:, 3].all()
+    assert (routing.routing_map.sum(-1) == 2).all()
+    torch.testing.assert_close(routing.scores, plain(tokens).scores)
+    weights = routing.scores * routing.routing_map
+    torch.testing.assert_close(routing.probabilities, weights)
+
+
+def test_a_selection_bias_balances_loads() -> None:
+    router = _router(use_selection_bias=True)
+    with torch.no_grad():
+        router.weight[0] += 0.5
+        tokens = normal(2000, DIM) + 1
+        before = router(tokens).tokens_per_expert().double().std()
+        for _ in range(300):
+            router.update_selection_bias(router(tokens).tokens_per_expert(), rate=0.02)
+        assert router(tokens).tokens_per_expert().double().std() < before / 10
+    with pytest.raises(ValueError, match="use_selection_bias=True, got False"):
+        _router().update_selection_bias(torch.ones(EXPERTS))
+
+
+def test_capacity_keeps_the_highest_weights_of_an_expert() -> None:
+    router, free = _router(capacity_factor=0.75), _router()
+    tokens = normal(TOKENS, DIM)
+    limited, routing = router(tokens), free(tokens)
+    most = math.ceil(0.75 * 2 * TOKENS / EXPERTS)
+    loads = routing.tokens_per_expert()
+    assert torch.equal(limited.tokens_per_expert(), loads.clamp(max=most))
+    for expert in range(EXPERTS):
+        kept = routing.probabilities[:, expert].topk(min(most, int(loads[expert]))).indices
+        assert limited.routing_map[kept, expert].all()
+    assert torch.equal(router.eval()(tokens).routing_map, routing.routing_map)
+
+
+@pytest.mark.parametrize("budget", ["token", "batch", "expert"])
+def test_padding_is_not_routed(budget: str) -> None:
+    router = _router(budget=budget)
+    tokens, is_token = normal(2, 24, DIM), torch.arange(24) < torch.tensor([[24], [12]])
+    tokens[~is_token] = 1e3
+    for training in (True, False):
+        routing = router.train(training)(tokens, is_token)
+        assert not routing.routing_map[~is_token].any()
+        assert (routing.probabilities[~is_token] == 0).all()
+    alone = router.train()(tokens[is_token])
+    padded = router(tokens, is_token)
+    torch.testing.assert_close(padded.scores[is_token], alone.scores)
+    assert torch.equal(padded.routing_map[is_token], alone.routing_map)
+    for loss in ("load_balance_loss", "z_loss"):
+        torch.testing.assert_close(getattr(padded, loss)(), getattr(alone, loss)())
+
+
+def test_the_losses_are_their_definitions() -> None:
+    routing = _router()(normal(TOKENS, DIM))
+    load = routing.routing_map.double().mean(0) / 2
+    share = routing.scores.mean(0) / 2
+    torch.testing.assert_close(routing.load_balance_loss(), EXPERTS * (load * share).sum())
+    z = torch.log(routing.logits.exp().sum(-1)) ** 2
+    torch.testing.assert_close(routing.z_loss(), z.mean())
+    even = Routing(*(torch.ones(6, 3),) * 3, torch.ones(6, 3, dtype=torch.bool), None)
+    assert even.load_balance_loss() == 1
+    assert routing.load_balance_loss().requires_grad
+
+
+def test_normalized_weights_add_up_to_one() -> None:
+    routing = _router(normalize=True)(normal(TOKENS, DIM))
+    torch.testing.assert_close(routing.probabilities.sum(-1), torch.ones(TOKENS).double())
+
+
+def test_lists_of_experts_with_places_left_over() -> None:
+    routing = _router(budget="batch")(normal(TOKENS, DIM))
+    weights, experts = routing.top()
+    counts = routing.routing_map.sum(-1)
+    assert ((experts < EXPERTS).sum(-1) == counts).all()
+    assert (weights[experts == EXPERTS] == 0).all()
+    dense = torch.zeros(TOKENS, EXPERTS + 1).double().scatter(-1, experts, weights)
+    assert torch.equal(dense[:, :EXPERTS], routing.probabilities)
+    assert counts.unique().numel() > 1
+
+
+def test_frameworks_find_what_they_expect() -> None:
+    routing = _router()(normal(TOKENS, DIM))
+    logits, weights, experts = routing.for_transformers(2)
+    assert (logits.shape, weights.shape, experts.shape) == ((48, 6), (48, 2), (48, 2))
+    scores, chosen, loads = routing.for_torchtitan(2)
+    assert torch.equal(loads, torch.bincount(chosen.flatten(), minlength=EXPERTS))
+    assert torch.equal(scores, weights)
+    probabilities, routing_map = routing.for_megatron()
+    assert routing_map.dtype == torch.bool
+    assert torch.equal(probabilities != 0, routing_map)
+
+
+def test_the_expert_layer_of_transformers_takes_a_routing() -> None:
+    """Its loop over experts gives what all experts computed densely give."""
+    pytest.importorskip("transformers")
+    from transformers.models.mixtral import modeling_mixtral as mixtral
+    from transformers.models.mixtral.configuration_mixtral import MixtralConfig
+
+    if not hasattr(mixtral, "MixtralExperts"):
+        pytest.skip("this version of transformers has no expert layer to itself")
+    torch.manual_seed(0)
+    config = MixtralConfig(hidden_size=DIM, intermediate_size=16, num_local_experts=EXPERTS)
+    experts = mixtral.MixtralExperts(config).double()
+    for parameter in experts.parameters():
+        torch.nn.init.normal_(parameter)
+    tokens = normal(TOKENS, DIM)
+    for budget, width in (("token", 2), ("batch", None), ("expert", None)):
+        routing = _router(budget=budget)(tokens)
+        _, weights, chosen = routing.for_transformers(width)
+        found = experts(tokens, chosen, weights)
+        gate, up = torch.einsum("td,eid->tei", tokens, experts.gate_up_proj).chunk(2, -1)
+        computed = torch.einsum("tei,edi->ted", experts.act_fn(gate) * up, experts.down_proj)
+        torch.testing.assert_close(found, (routing.probabilities[..., None] * computed).sum(1))
+
+
+def test_a_router_computed_again_routes_the_same() -> None:
+    """Ties everywhere, and the forward pass is repeated for the backward pass."""
+    router = _router(budget="batch")
+    tokens = normal(8, DIM).repeat(6, 1).requires_grad_()
+
+    def layer(tokens: Tensor) -> Tensor:
+        return router(tokens).probabilities.square()
+
+    checkpoint(layer, tokens, use_reentrant=False).sum().backward()  # type: ignore[no-untyped-call]
+    found = tokens.grad
+    tokens.grad = None
+    layer(tokens).sum().backward()
+    assert found is not None
+    torch.testing.assert_close(tokens.grad, found, rtol=0, atol=0)
+
+
+def test_logits_are_float32_in_a_model_of_two_bytes() -> None:
+    router = _router().bfloat16()
+    tokens = normal(TOKENS, DIM, dtype=torch.bfloat16)
+    with torch.autocast("cpu", torch.bfloat16):
+        routing = router(tokens)
+    assert routing.logits.dtype == routing.probabilities.dtype == torch.float32
+    torch.testing.assert_close(routing.logits, tokens.float() @ router.weight.float().T)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"top_k": 7}, r"top_k must lie in \[1, num_experts=6\], got top_k=7"),
+        ({"num_experts": 0}, "num_experts must be a whole number over 0"),
+        ({"budget": "row"}, "budget must be one of 'token', 'batch', 'expert'"),
+        ({"capacity_factor": 0.0}, "capacity_factor must be over 0, got 0.0"),
+        ({"budget": "expert", "use_selection_bias": True}, "equal loads by itself"),
+    ],
+)
+def test_bad_arguments_are_named(arguments: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        TopKRouter(**{"dim": DIM, "num_experts": EXPERTS, "top_k": 2, **arguments})
+
+
+def test_bad_tokens_are_named() -> None:
+    with pytest.raises(ValueError, match=r"tokens must have dim=8 .* \(4, 7\)"):
+        _router()(normal(4, 7))
+    with pytest.raises(TypeError, match="mask must be bool"):
+        _router()(normal(4, 8), torch.ones(4))
