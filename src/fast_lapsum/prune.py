@@ -14,6 +14,7 @@ from torch.nn.utils import parametrize
 
 from ._arguments import check_flag, check_number
 from .functional import soft_topk
+from .many import soft_topk_list
 from .selection import hard_topk_mask
 
 #: Such as "2:4".
@@ -287,10 +288,10 @@ def _mask(scores: Tensor, k: int, settings: _Settings, dim: int | None) -> Tenso
 
 
 def _masks_over(scores: list[Tensor], k: int, settings: _Settings) -> list[Tensor]:
-    """Masks with one budget over several tensors."""
-    flat = torch.cat([one.reshape(-1) for one in scores])
-    parts = torch.split(_mask(flat, k, settings, dim=-1), [one.numel() for one in scores])
-    return [part.view(one.shape) for part, one in zip(parts, scores, strict=True)]
+    """Masks with one budget over several tensors, which are read where they lie."""
+    if settings.is_hard:
+        return soft_topk_list([one.detach() for one in scores], k, 0.0, hard=True)
+    return soft_topk_list(scores, k, settings.temperature, hard=settings.hard)
 
 
 def _chosen_parameters(

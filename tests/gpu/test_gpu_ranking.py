@@ -55,6 +55,7 @@ def test_values_and_gradients_are_those_of_the_cpu(
             (d_found,) = torch.autograd.grad(found, there, weights.to(CUDA))
             scale = max(1.0, shape[-1] * min(1.0, t) / t if t else 1.0)
             scale = scale if function is soft_rank else float(weights.abs().sum(-1).max())
+            scale = max(scale, float(d_wanted.abs().max()))  # many tied scores have more than that
             assert ((d_found.cpu() - d_wanted).abs() <= part * scale).all()
 
 

@@ -235,7 +235,7 @@ def test_bad_scores_are_named() -> None:
     gate = BudgetGate(3)
     for training in (True, False):
         gate.train(training)
-        with pytest.raises(TypeError, match="scores must be float16"):
+        with pytest.raises(TypeError, match="scores must be one of float32"):
             gate(torch.arange(5))
         with pytest.raises(ValueError, match="mask must broadcast"):
             gate(normal(4, 5), torch.ones(3, dtype=torch.bool))
