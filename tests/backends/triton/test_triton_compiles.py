@@ -22,26 +22,13 @@ pytest.importorskip("triton", reason="Triton is not installed")
 if os.environ.get("TRITON_INTERPRET") == "1":
     pytest.skip("the kernels are interpreted in this process", allow_module_level=True)
 
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
 from triton.runtime import JITFunction
 
+from compiling import Recorded, compiled, source_of
 from fast_lapsum.backends.triton import launch, steps
 
-TYPES = {
-    torch.float16: "fp16",
-    torch.bfloat16: "bf16",
-    torch.float32: "fp32",
-    torch.float64: "fp64",
-    torch.bool: "i1",
-    torch.int64: "i64",
-}
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
-#: Bytes that a program may have on every GPU named here.
-SHARED_MEMORY = 99 << 10
 KERNELS = {name: value for name, value in vars(steps).items() if isinstance(value, JITFunction)}
-Recorded = tuple[Any, tuple[Any, ...], dict[str, Any]]
 
 
 @pytest.fixture(autouse=True)
@@ -94,52 +81,6 @@ def record(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Recorded]]:
     return run
 
 
-def _describe(value: Any, place: tuple[int, ...], constants: Any, attributes: Any) -> Any:
-    """What Triton makes of an argument: None and 1 are constants, multiples of 16 are told."""
-    if isinstance(value, tuple):
-        parts = [_describe(v, (*place, i), constants, attributes) for i, v in enumerate(value)]
-        return type(value)(*parts)
-    if value is None or (type(value) is int and value == 1):
-        constants[place] = value
-        return "constexpr"
-    if isinstance(value, Tensor):
-        attributes[place] = [["tt.divisibility", 16]]
-        return "*" + TYPES[value.dtype]
-    if isinstance(value, float):
-        return "fp32"
-    if value % 16 == 0:
-        attributes[place] = [["tt.divisibility", 16]]
-    return "i32" if -(2**31) <= value < 2**31 else "i64"
-
-
-def _source(launched: Recorded) -> ASTSource:
-    """A kernel with its arguments as the compiler sees them."""
-    kernel, args, kwargs = launched
-    constants: dict[tuple[int, ...], Any] = {}
-    attributes: dict[tuple[int, ...], Any] = {}
-    signature: dict[str, Any] = {}
-    for place, parameter in enumerate(kernel.params):
-        name = parameter.name
-        if name in kwargs:
-            signature[name], constants[place,] = "constexpr", kwargs[name]
-        elif parameter.do_not_specialize:
-            signature[name] = "i32"
-        else:
-            signature[name] = _describe(args[place], (place,), constants, attributes)
-    return ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=attributes)
-
-
-def _compile(launched: Recorded, capability: int = 90) -> str:
-    """Down to machine code, for an H100 or H200 if nothing else is said; returns the PTX."""
-    kernel, _, kwargs = launched
-    options = {name: value for name, value in kwargs.items() if name not in kernel.arg_names}
-    source = _source(launched)
-    compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
-    assert compiled.asm["cubin"], f"{kernel.__name__} has no machine code"
-    assert compiled.metadata.shared <= SHARED_MEMORY, compiled.metadata.shared
-    return str(compiled.asm["ptx"])
-
-
 def _sums_with_a_fused_product(ptx: str) -> int:
     """Additions of another thread's number into which a thread's own product went unrounded."""
     shuffled: set[str] = set()
@@ -160,14 +101,14 @@ def _sums_with_a_fused_product(ptx: str) -> int:
 def test_rows_of_eight_are_in_one_thread_each(record: Callable[..., list[Recorded]]) -> None:
     """What the layout of a tile is for: no number goes from thread to thread."""
     for launched in record((4096, 8), torch.float32):
-        assert "shfl" not in _compile(launched)
+        assert "shfl" not in compiled(launched)
 
 
 @pytest.mark.parametrize("n", [8, 33, 64])
 def test_threads_of_a_warp_agree_about_sums(record: Callable[..., list[Recorded]], n: int) -> None:
     """With rows that begin anywhere, every thread may have one score of a row."""
     for launched in record((3, n), torch.float32, everything=True):
-        assert _sums_with_a_fused_product(_compile(launched)) == 0
+        assert _sums_with_a_fused_product(compiled(launched)) == 0
 
 
 #: Rows of every kind: in tiles, held by teams, one program each, in chunks.
@@ -193,27 +134,27 @@ def test_other_gpus(
     record: Callable[..., list[Recorded]], capability: int, shape: tuple[int, int]
 ) -> None:
     for launched in record(shape, torch.float32):
-        _compile(launched, capability)
+        compiled(launched, capability)
 
 
 @pytest.mark.parametrize("output", ["hard", "log", "threshold"])
 def test_every_output_compiles(record: Callable[..., list[Recorded]], output: str) -> None:
     for launched in record((3, 300), torch.float32, output=output):
-        _compile(launched)
+        compiled(launched)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_every_dtype_compiles(record: Callable[..., list[Recorded]], dtype: torch.dtype) -> None:
     for launched in record((3, 128), dtype):
-        _compile(launched)
+        compiled(launched)
 
 
-def test_blocks_compile(record: Callable[..., list[Recorded]]) -> None:
+def test_blockscompiled(record: Callable[..., list[Recorded]]) -> None:
     """One row per program: plain, and with everything and hard masks."""
     launches = record((3, 4096), torch.float32)
     launches += record((3, 1000), torch.bfloat16, everything=True, output="hard")
     for launched in launches:
-        _compile(launched)
+        compiled(launched)
 
 
 @pytest.mark.parametrize(
@@ -225,27 +166,27 @@ def test_blocks_compile(record: Callable[..., list[Recorded]]) -> None:
     ],
     ids=str,
 )
-def test_long_rows_compile(
+def test_long_rowscompiled(
     record: Callable[..., list[Recorded]], dtype: torch.dtype, shape: tuple[int, int]
 ) -> None:
     for launched in record(shape, dtype, overlap=True):
-        _compile(launched)
+        compiled(launched)
 
 
 @pytest.mark.parametrize("shape", SHAPES[1:], ids=str)
-def test_rows_with_everything_compile(
+def test_rows_with_everythingcompiled(
     record: Callable[..., list[Recorded]], shape: tuple[int, int]
 ) -> None:
     """Hard masks of long rows; masks, strides, tensors, the smallest."""
     for launched in record(shape, torch.bfloat16, everything=True, output="hard"):
-        _compile(launched)
+        compiled(launched)
 
 
-def test_huge_rows_compile(record: Callable[..., list[Recorded]]) -> None:
+def test_huge_rowscompiled(record: Callable[..., list[Recorded]]) -> None:
     """Lengths and strides beyond 32 bits."""
     for launched in record((2, 2**31 + 1024), torch.bfloat16):
-        assert "i64" in str(_source(launched).signature["call"])
-        _compile(launched)
+        assert "i64" in str(source_of(launched).signature["call"])
+        compiled(launched)
 
 
 @pytest.mark.parametrize("first", ["launch", "selection_launch"])

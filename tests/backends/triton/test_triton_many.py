@@ -69,10 +69,13 @@ def _check(tensors: list[Tensor], k: Any, t: Any, plan: ManyPlan, largest: bool 
     assert_near(d_t, want.d_temperature, want.d_temperature_tolerance, "d temperature")
 
 
-@pytest.mark.parametrize("plan", [PLAN, WHOLE, Cramped(*PLAN)], ids=["band", "whole", "searched"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize(
+    ("plan", "dtype"),
+    [(PLAN, torch.float32), (PLAN, torch.float64), (Cramped(*PLAN), torch.float32)],
+    ids=["band", "float64", "searched"],
+)
 def test_every_way_to_the_root(plan: ManyPlan, dtype: torch.dtype) -> None:
-    _check(_cut(normal(300, dtype=dtype)), 40.5, 0.1, plan)
+    _check(_cut(normal(200, dtype=dtype)), 40.5, 0.1, plan)
 
 
 def test_dtypes_and_strides_together() -> None:
@@ -85,14 +88,14 @@ def test_dtypes_and_strides_together() -> None:
     _check(tensors, 33.0, 0.2, PLAN, largest=False)
 
 
-@pytest.mark.parametrize("distribution", list(DISTRIBUTIONS)[2::3])
+@pytest.mark.parametrize("distribution", ["sixteen_levels", "huge_offset"])
 def test_distributions(distribution: str) -> None:
-    row = DISTRIBUTIONS[distribution](300, generator(3)).float()
+    row = DISTRIBUTIONS[distribution](200, generator(3)).float()
     _check(_cut(row), 20.0, 0.01, PLAN)
 
 
 @pytest.mark.parametrize(
-    ("plan", "every"), [(WHOLE, 5), (Cramped(*WHOLE), 7)], ids=["", "searched"]
+    ("plan", "every"), [(WHOLE, 9), (Cramped(*WHOLE), 11)], ids=["", "searched"]
 )
 def test_corners(plan: ManyPlan, every: int) -> None:
     """NaN, infinities, ties, all and nothing, the hard limit."""
