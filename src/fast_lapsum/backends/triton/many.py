@@ -45,7 +45,9 @@ DTYPE = tl.constexpr(6)
 OUT_DTYPE = tl.constexpr(7)
 #: What a summary has: scores above the band, sums beyond its ends, scores in it, the lowest and the
 #: highest finite score, and the numbers of +inf, NaN and -inf.
-PART_FIELDS = tl.constexpr(16)
+PART_FIELDS = tl.constexpr(9)
+#: Summaries that are read at a time.
+AT_ONCE = tl.constexpr(1024)
 #: The state: the band's ends, the pair, whether it is to be searched for.
 LOW = tl.constexpr(0)
 HIGH = tl.constexpr(1)
@@ -237,26 +239,29 @@ def summarise_many(
         place = first + (written + tl.cumsum(is_listed, 0) - 1)
         store_part(out, out_kind, place, is_listed != 0, r, OUT_KINDS)
         written += tl.sum(is_listed, 0)
-    to = summaries + part * PART_FIELDS
+    to = summaries + part  # field by field: neighbouring parts are neighbours
+    parts = tl.num_programs(0).to(tl.int64)
     tl.store(to, tl.sum(above, 0).to(tl.float64))
-    tl.store(to + 1, tl.sum(below_sum, 0))
-    tl.store(to + 2, tl.sum(above_sum, 0))
-    tl.store(to + 3, written.to(tl.float64))
-    tl.store(to + 4, tl.min(lowest, 0).to(tl.float64))
-    tl.store(to + 5, tl.max(highest, 0).to(tl.float64))
-    tl.store(to + 6, tl.sum(infinite, 0).to(tl.float64))
-    tl.store(to + 7, tl.sum(nans, 0).to(tl.float64))
-    tl.store(to + 8, tl.sum(excluded, 0).to(tl.float64))
+    tl.store(to + 1 * parts, tl.sum(below_sum, 0))
+    tl.store(to + 2 * parts, tl.sum(above_sum, 0))
+    tl.store(to + 3 * parts, written.to(tl.float64))
+    tl.store(to + 4 * parts, tl.min(lowest, 0).to(tl.float64))
+    tl.store(to + 5 * parts, tl.max(highest, 0).to(tl.float64))
+    tl.store(to + 6 * parts, tl.sum(infinite, 0).to(tl.float64))
+    tl.store(to + 7 * parts, tl.sum(nans, 0).to(tl.float64))
+    tl.store(to + 8 * parts, tl.sum(excluded, 0).to(tl.float64))
 
 
 @triton.jit
-def added(summaries, parts, FIELD: tl.constexpr, KIND: tl.constexpr, LANES: tl.constexpr):
-    """A field of the first ``parts`` summaries as one number: their "sum", "least" or "most"."""
+def added(summaries, every, parts, FIELD: tl.constexpr, KIND: tl.constexpr):
+    """A field of the first ``parts`` summaries out of ``every`` one as one number: their "sum",
+    "least" or "most".
+    """
     nothing = 0.0 if KIND == "sum" else (float("inf") if KIND == "least" else float("-inf"))
-    total = tl.full((LANES,), nothing, tl.float64)
-    for block in range((parts + (LANES - 1)) // LANES):
-        part = (tl.zeros((), tl.int64) + block) * LANES + tl.arange(0, LANES)
-        one = tl.load(summaries + part * PART_FIELDS + FIELD, mask=part < parts, other=nothing)
+    total = tl.full((AT_ONCE,), nothing, tl.float64)
+    for block in range((parts + (AT_ONCE - 1)) // AT_ONCE):
+        part = (tl.zeros((), tl.int64) + block) * AT_ONCE + tl.arange(0, AT_ONCE)
+        one = tl.load(summaries + FIELD * every + part, mask=part < parts, other=nothing)
         if KIND == "sum":
             total += one
         elif KIND == "least":
@@ -288,8 +293,9 @@ def compact_many(
     part = tl.program_id(0).to(tl.int64)
     row, first, _ = part_of(table, count, part, PART, STEPS)
     out, out_kind = tl.load(row + OUT), tl.load(row + OUT_DTYPE)
-    before = tl.sum(added(summaries, part, 3, "sum", BLOCK), 0).to(tl.int64)
-    listed = tl.load(summaries + part * PART_FIELDS + 3).to(tl.int64)
+    parts = tl.num_programs(0).to(tl.int64)
+    before = tl.sum(added(summaries, parts, part, 3, "sum"), 0).to(tl.int64)
+    listed = tl.load(summaries + 3 * parts + part).to(tl.int64)
     for block in range((listed + (BLOCK - 1)) // BLOCK):
         index = (tl.zeros((), tl.int64) + block) * BLOCK + tl.arange(0, BLOCK)
         is_there = (index < listed) & (before + index < room)
@@ -298,13 +304,14 @@ def compact_many(
 
 
 @triton.jit
-def survey_of(summaries, parts, total, LANES: tl.constexpr, COMPUTE: tl.constexpr):
-    infinite = added(summaries, parts, 6, "sum", LANES)
-    nans = added(summaries, parts, 7, "sum", LANES)
-    excluded = added(summaries, parts, 8, "sum", LANES)
+def survey_of(summaries, parts, total, COMPUTE: tl.constexpr):
+    """What there is in all parts."""
+    infinite = added(summaries, parts, parts, 6, "sum")
+    nans = added(summaries, parts, parts, 7, "sum")
+    excluded = added(summaries, parts, parts, 8, "sum")
     finite = (tl.zeros((1,), tl.float64) + total) - infinite - nans - excluded
-    lowest = added(summaries, parts, 4, "least", LANES).to(COMPUTE)
-    highest = added(summaries, parts, 5, "most", LANES).to(COMPUTE)
+    lowest = added(summaries, parts, parts, 4, "least").to(COMPUTE)
+    highest = added(summaries, parts, parts, 5, "most").to(COMPUTE)
     return Survey(finite, infinite, nans, lowest, highest)
 
 
@@ -329,8 +336,8 @@ def solve_many(
     zero = tl.zeros((1,), tl.int64)
     k = budget_of(call, zero, zero)
     t = temperature_of(call, zero, zero)
-    survey = survey_of(summaries, parts, total, LANES, COMPUTE)
-    number = added(summaries, parts, 3, "sum", LANES)
+    survey = survey_of(summaries, parts, total, COMPUTE)
+    number = added(summaries, parts, parts, 3, "sum")
     limit = largest_finite(COMPUTE)
     low = tl.load(state + LOW + zero).to(COMPUTE)
     high = tl.load(state + HIGH + zero).to(COMPUTE)
@@ -346,9 +353,9 @@ def solve_many(
         tl.debug_barrier()
         team = Team(words, member, size, size)
         nothing = low * 0 + float("nan")
-        above = added(summaries, parts, 0, "sum", LANES)
-        below = added(summaries, parts, 1, "sum", LANES)
-        higher = added(summaries, parts, 2, "sum", LANES)
+        above = added(summaries, parts, parts, 0, "sum")
+        below = added(summaries, parts, parts, 1, "sum")
+        higher = added(summaries, parts, parts, 2, "sum")
         pair, _ = solve(
             Source(
                 *(

@@ -21,7 +21,7 @@ from .backward import (
     _weighted,
     _zeros,
 )
-from .many import DTYPE, GRAD, OUT, OUT_DTYPE, load_part, part_of, read, store_part
+from .many import AT_ONCE, DTYPE, GRAD, OUT, OUT_DTYPE, load_part, part_of, read, store_part
 from .views import across, part_indices
 
 #: Of gradients the table has the dtype in the place of that of a result: results have the scores'.
@@ -98,29 +98,28 @@ def combine_many(
     parts,
     of_row,
     PER_ROW: tl.constexpr,
-    LANES: tl.constexpr,
     LARGEST: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
     """The sums of all parts, in their order, as what a gradient needs: mean, shift, d k, d t."""
     zero = tl.zeros((1,), tl.int64)
     rows = _threshold_of(call, pair, zero, 1, zero, zero, COMPUTE)
-    lanes = tl.arange(0, LANES)[None, :]
+    lanes = tl.arange(0, AT_ONCE)[None, :]
     shift = tl.zeros((1,), tl.float64)
     if _is_shifted("mask", PER_ROW):
-        least = tl.full((1, LANES), float("inf"), tl.float64)
-        for block in range((parts + (LANES - 1)) // LANES):
-            part = (tl.zeros((), tl.int64) + block) * LANES + lanes
+        least = tl.full((1, AT_ONCE), float("inf"), tl.float64)
+        for block in range((parts + (AT_ONCE - 1)) // AT_ONCE):
+            part = (tl.zeros((), tl.int64) + block) * AT_ONCE + lanes
             here = tl.load(sums + part * SUMS, mask=part < parts, other=float("inf"))
             least = tl.minimum(least, here)
         shift = tl.min(least, 1)
         shift = tl.where(shift < float("inf"), shift, 0.0)
-    total = _zeros((1, LANES), _count("mask", PER_ROW), tl.float64)
-    for block in range((parts + (LANES - 1)) // LANES):
-        part = (tl.zeros((), tl.int64) + block) * LANES + lanes
+    total = _zeros((1, AT_ONCE), _count("mask", PER_ROW), tl.float64)
+    for block in range((parts + (AT_ONCE - 1)) // AT_ONCE):
+        part = (tl.zeros((), tl.int64) + block) * AT_ONCE + lanes
         every = sums + part * SUMS
         more = ()
-        factors = tl.full((1, LANES), 1.0, tl.float64)
+        factors = tl.full((1, AT_ONCE), 1.0, tl.float64)
         if _is_shifted("mask", PER_ROW):
             own = tl.load(every, mask=part < parts, other=float("inf"))
             factors = tl.exp2(shift[:, None] - own)

@@ -111,7 +111,7 @@ def list_forward(
     table = _table_of(vectors, targets, None, plan, kept, largest)
     room, lanes = plan.room(total), lanes_of(plan.search_team, plan.warps)
     state = torch.empty(8, dtype=torch.float64, device=device)
-    summaries = torch.empty((table.parts, PART_FIELDS.value), dtype=torch.float64, device=device)
+    summaries = torch.empty((PART_FIELDS.value, table.parts), dtype=torch.float64, device=device)
     band = torch.empty(room, dtype=kept, device=device)
     # Zeros are meeting places where nobody has been.
     words = torch.zeros((2, lanes * LINES.value), dtype=torch.int64, device=device)

@@ -130,7 +130,7 @@ def search_many(
         k = budget_of(call, zero, zero)
         t = temperature_of(call, zero, zero)
         is_hard = t < smallest_normal(COMPUTE)
-        survey = survey_of(summaries, parts, total, BLOCK, COMPUTE)
+        survey = survey_of(summaries, parts, total, COMPUTE)
         t_soft = tl.where(is_hard, smallest_normal(COMPUTE), t)
         inverse = exponent_scale(t_soft, COMPUTE)
         share = tl.minimum(tl.maximum(k - survey.infinite, 0.0), survey.finite)
