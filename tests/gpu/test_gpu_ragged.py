@@ -170,6 +170,42 @@ def test_lists_as_on_a_cpu() -> None:
         torch.testing.assert_close(d.cpu(), e, **(loose or {"atol": 1e-4, "rtol": 1e-3}))
 
 
+@pytest.mark.parametrize("t", [0.0, 1e-3, 0.1, 10.0])
+@pytest.mark.parametrize("kind", ["normal", "ties", "one score", "heavy"])
+def test_long_lists_of_any_kind(kind: str, t: float) -> None:
+    """A band, a band that is too full, and the last resort."""
+    row = normal(700_000, dtype=torch.float32)
+    row = {
+        "normal": row,
+        "ties": (2 * row).round(),
+        "one score": torch.full_like(row, 0.1),
+        "heavy": row.pow(9),
+    }[kind]
+    cuts = row.tensor_split(torch.tensor([5, 200_000, 200_001]))
+    masks = soft_topk_list([x.cuda() for x in cuts], 70_000.5, t)
+    want = soft_topk(row.double(), 70_000.5, t).float()
+    got = torch.cat([x.cpu() for x in masks])
+    torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-4)
+    same = soft_topk_list([x.cuda() for x in cuts], 70_000.5, t)
+    assert all(torch.equal(x, y) for x, y in zip(masks, same, strict=True))
+
+
+def test_lists_in_a_cuda_graph() -> None:
+    tensors = [normal(n, seed=n, dtype=torch.float32).cuda() for n in (150_000, 3, 700)]
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        soft_topk_list(tensors, 1000, 0.1)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        masks = soft_topk_list(tensors, 1000, 0.1)
+    for x in tensors:
+        x.mul_(-0.7)
+    graph.replay()
+    for got, want in zip(masks, soft_topk_list(tensors, 1000, 0.1), strict=True):
+        assert torch.equal(got, want)
+
+
 def test_lists_do_not_wait(no_sync: NoSync) -> None:
     tensors = [normal(n, seed=n, dtype=torch.float32).cuda() for n in (50_000, 3, 700)]
     soft_topk_list(tensors, 100, 0.1)

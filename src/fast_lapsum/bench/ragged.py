@@ -69,7 +69,8 @@ def segments(lengths: Sequence[int], device: torch.device, padded: bool = True) 
         wide = _normal(count * longest, device).view(count, longest)
         mask = torch.arange(longest, device=device) < sizes[:, None]
         calls[PADDED] = lambda: soft_topk(wide, k, TEMPERATURE, mask=mask)
-    _check(calls[SEGMENTS](), values, offsets, k)
+    with torch.no_grad():
+        _check(calls[SEGMENTS](), values, offsets, k)
     found: Calls = {}
     for name, call in calls.items():
         found[name] = _forward(call)

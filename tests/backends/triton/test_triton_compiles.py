@@ -22,27 +22,14 @@ pytest.importorskip("triton", reason="Triton is not installed")
 if os.environ.get("TRITON_INTERPRET") == "1":
     pytest.skip("the kernels are interpreted in this process", allow_module_level=True)
 
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
 from triton.runtime import JITFunction
 
+from compiling import Recorded, build, compiled, options_of, source_of
 from fast_lapsum.backends.triton import launch, steps
 from fast_lapsum.backends.triton.config import LongPlan, SharedPlan
 
-TYPES = {
-    torch.float16: "fp16",
-    torch.bfloat16: "bf16",
-    torch.float32: "fp32",
-    torch.float64: "fp64",
-    torch.bool: "i1",
-    torch.int64: "i64",
-}
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
-#: Bytes that a program may have on every GPU named here.
-SHARED_MEMORY = 99 << 10
 KERNELS = {name: value for name, value in vars(steps).items() if isinstance(value, JITFunction)}
-Recorded = tuple[Any, tuple[Any, ...], dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
@@ -102,71 +89,16 @@ def record(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Recorded]]:
     return run
 
 
-def _describe(value: Any, place: tuple[int, ...], constants: Any, attributes: Any) -> Any:
-    """What Triton makes of an argument: None and 1 are constants, multiples of 16 are told."""
-    if isinstance(value, tuple):
-        parts = [_describe(v, (*place, i), constants, attributes) for i, v in enumerate(value)]
-        return type(value)(*parts)
-    if value is None or (type(value) is int and value == 1):
-        constants[place] = value
-        return "constexpr"
-    if isinstance(value, Tensor):
-        attributes[place] = [["tt.divisibility", 16]]
-        return "*" + TYPES[value.dtype]
-    if isinstance(value, float):
-        return "fp32"
-    if value % 16 == 0:
-        attributes[place] = [["tt.divisibility", 16]]
-    return "i32" if -(2**31) <= value < 2**31 else "i64"
-
-
-def _source(launched: Recorded) -> ASTSource:
-    """A kernel with its arguments as the compiler sees them."""
-    kernel, args, kwargs = launched
-    constants: dict[tuple[int, ...], Any] = {}
-    attributes: dict[tuple[int, ...], Any] = {}
-    signature: dict[str, Any] = {}
-    for place, parameter in enumerate(kernel.params):
-        name = parameter.name
-        if name in kwargs:
-            signature[name], constants[place,] = "constexpr", kwargs[name]
-        elif parameter.do_not_specialize:
-            signature[name] = "i32"
-        else:
-            signature[name] = _describe(args[place], (place,), constants, attributes)
-    return ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=attributes)
-
-
-def _options(launched: Recorded) -> dict[str, Any]:
-    kernel, _, kwargs = launched
-    return {name: value for name, value in kwargs.items() if name not in kernel.arg_names}
-
-
-def _build(source: Any, launched: Recorded, capability: int) -> Any:
-    """Machine code of what the compiler is given: a kernel, or what it has made of one."""
-    target = GPUTarget("cuda", capability, 32)
-    compiled = triton.compile(source, target=target, options=_options(launched))
-    assert compiled.asm["cubin"], f"{launched[0].__name__} has no machine code"
-    assert f".target sm_{capability}" in compiled.asm["ptx"]
-    assert compiled.metadata.shared <= SHARED_MEMORY, compiled.metadata.shared
-    return compiled
-
-
-def _compile(launched: Recorded, capability: int = 90) -> str:
-    """Down to machine code, for an H100 or H200 if nothing else is said; returns the PTX."""
-    return str(_build(_source(launched), launched, capability).asm["ptx"])
-
-
-def _rebuild(compiled: Any, launched: Recorded, capability: int, folder: Path) -> str:
+def _rebuild(first: Any, launched: Recorded, capability: int, folder: Path) -> str:
     """The same kernel for another GPU, from the layout that it was given for the first.
 
     Finding the layout is most of what compiling takes, and it is the same for all GPUs.
     """
-    layout, count = re.subn(r'"cuda:\d+"', f'"cuda:{capability}"', compiled.asm["ttgir"])
+    layout, count = re.subn(r'"cuda:\d+"', f'"cuda:{capability}"', first.asm["ttgir"])
     assert count == 1
     path = folder / f"{launched[0].__name__}-{capability}.ttgir"
     path.write_text(layout)
-    return str(_build(str(path), launched, capability).asm["ptx"])
+    return str(build(str(path), launched, capability).asm["ptx"])
 
 
 def _sums_with_a_fused_product(ptx: str) -> int:
@@ -195,14 +127,14 @@ def _instructions(ptx: str) -> list[str]:
 def test_rows_of_eight_are_in_one_thread_each(record: Callable[..., list[Recorded]]) -> None:
     """What the layout of a tile is for: no number goes from thread to thread."""
     for launched in record((4096, 8), torch.float32):
-        assert "shfl" not in _compile(launched)
+        assert "shfl" not in compiled(launched)
 
 
 @pytest.mark.parametrize("n", [8, 33])
 def test_threads_of_a_warp_agree_about_sums(record: Callable[..., list[Recorded]], n: int) -> None:
     """With rows that begin anywhere, every thread may have one score of a row."""
     for launched in record((3, n), torch.float32, everything=True):
-        assert _sums_with_a_fused_product(_compile(launched)) == 0
+        assert _sums_with_a_fused_product(compiled(launched)) == 0
 
 
 #: Rows of every kind: in tiles, held by teams, one program each, in chunks.
@@ -240,9 +172,9 @@ def test_a_layout_is_the_same_for_every_gpu(
 ) -> None:
     """What the next test relies on: a whole build gives the same instructions."""
     for launched in record((4096, 8), torch.float32):
-        first = _build(_source(launched), launched, 90)
+        first = build(source_of(launched), launched, 90)
         for capability in (80, 100):
-            whole = _compile(launched, capability)
+            whole = compiled(launched, capability)
             again = _rebuild(first, launched, capability, tmp_path)
             assert _instructions(again) == _instructions(whole)
 
@@ -262,26 +194,26 @@ def test_every_gpu(
     built: dict[str, Any] = {}
     for overlap, given, capabilities in ((True, None, (90, 100)), (False, plan, (80,))):
         for launched in record(shape, torch.float32, overlap=overlap, plan=given):
-            source = _source(launched)
+            source = source_of(launched)
             told = (source.name, source.signature, source.constants, source.attrs)
-            name = str((*told, _options(launched)))
+            name = str((*told, options_of(launched)))
             for capability in capabilities:
                 if name in built:
                     _rebuild(built[name], launched, capability, tmp_path)
                 else:
-                    built[name] = _build(source, launched, capability)
+                    built[name] = build(source, launched, capability)
 
 
 @pytest.mark.parametrize("output", ["hard", "log", "threshold"])
 def test_every_output_compiles(record: Callable[..., list[Recorded]], output: str) -> None:
     for launched in record((3, 300), torch.float32, output=output):
-        _compile(launched)
+        compiled(launched)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_every_dtype_compiles(record: Callable[..., list[Recorded]], dtype: torch.dtype) -> None:
     for launched in record((3, 128), dtype):
-        _compile(launched)
+        compiled(launched)
 
 
 def test_blocks_compile(record: Callable[..., list[Recorded]]) -> None:
@@ -289,7 +221,7 @@ def test_blocks_compile(record: Callable[..., list[Recorded]]) -> None:
     launches = record((3, 4096), torch.float32)
     launches += record((3, 1000), torch.bfloat16, everything=True, output="hard")
     for launched in launches:
-        _compile(launched)
+        compiled(launched)
 
 
 @pytest.mark.parametrize(
@@ -316,7 +248,7 @@ def test_long_rows_of_other_kinds_compile(
     output = "hard" if everything else "mask"
     options = {"everything": everything, "output": output, "overlap": True, "plan": plan}
     for launched in record(shape, dtype, **options):
-        _compile(launched)
+        compiled(launched)
 
 
 @pytest.mark.parametrize(
@@ -326,8 +258,8 @@ def test_huge_rows_compile(record: Callable[..., list[Recorded]], plan: Any) -> 
     """Lengths and strides beyond 32 bits, in chunks, with everything as above."""
     options = {"everything": True, "output": "hard", "overlap": True, "plan": plan}
     for launched in record((2, 2**31 + 1024), torch.bfloat16, **options):
-        assert "i64" in str(_source(launched).signature["call"])
-        _compile(launched)
+        assert "i64" in str(source_of(launched).signature["call"])
+        compiled(launched)
 
 
 #: In a process for each order, whose parent has imported what all of them need.

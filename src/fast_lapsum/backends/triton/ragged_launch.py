@@ -124,8 +124,8 @@ def ragged_forward(
         out = scores.new_empty((0,), dtype=out_dtype)
     elif is_written and _may_have_holes(offsets, lengths, count):
         out.fill_(nothing)
-    budget, budget_number = _exact(budget, budget_number, scores, rows)
-    temperature, temperature_number = _exact(temperature, temperature_number, scores, rows)
+    budget, budget_number = exact_number(budget, budget_number, scores, rows)
+    temperature, temperature_number = exact_number(temperature, temperature_number, scores, rows)
     numbers = Numbers(*split_float64(budget_number), *split_float64(temperature_number))
     constants = {
         "LARGEST": largest,
@@ -170,7 +170,7 @@ def ragged_backward(
         out.zero_()
     threshold = threshold.contiguous()
     d_rows = [scores.new_empty(rows, dtype=torch.float64) for _ in range(2 * per_row)]
-    temperature, temperature_number = _exact(temperature, temperature_number, scores, rows)
+    temperature, temperature_number = exact_number(temperature, temperature_number, scores, rows)
     numbers = Numbers(0.0, 0.0, *split_float64(temperature_number))
     constants = {
         "LARGEST": largest,
@@ -273,7 +273,7 @@ def _may_have_holes(offsets: Tensor | None, lengths: Tensor | None, count: int) 
     return offsets is not None and (lengths is not None or not count)
 
 
-def _exact(
+def exact_number(
     values: Tensor | None, number: float, scores: Tensor, rows: torch.Size
 ) -> tuple[Tensor | None, float]:
     """Numbers that two float32 cannot hold become a tensor, for float64 scores; see launch.py."""
@@ -370,22 +370,9 @@ def _backward_steps(plan: RaggedPlan, row_count: int, constants: dict[str, Any])
     return steps[::-1]
 
 
-def _run(
-    scores: Tensor, steps: list[Step], given: tuple[Any, ...], overlap: bool | None = None
-) -> None:
-    """Launch all steps; each but the first may begin beside the one before.
-
-    Calls of a kind that was seen before get their addresses and numbers directly (relaunch.py).
-    """
-    overlap = can_overlap(scores.device) if overlap is None else overlap
-    device = scores.device.index
-    key = (
-        tuple((step.kernel, step.programs, *step.constants.items()) for step in steps),
-        *(overlap, device, _kind(given)),
-    )
-    if (again := relaunch.find(key, device)) is not None:
-        relaunch.run(again, device, _addresses(given))
-        return
+def _run(scores: Tensor, steps: list[Step], given: tuple[Any, ...]) -> None:
+    """Launch all classes; each but the first may begin beside the one before."""
+    overlap = can_overlap(scores.device)
     made = [
         step._replace(
             constants=step.constants | {"OVERLAP": overlap},
@@ -393,7 +380,20 @@ def _run(
         )
         for place, step in enumerate(steps)
     ]
-    launched = relaunch.launch(Steps(made), given)
+    launch_steps(scores.device, made, given)
+
+
+def launch_steps(device: torch.device, steps: list[Step], given: tuple[Any, ...]) -> None:
+    """Launch steps whose kernels are all told the same.
+
+    Calls of a kind that was seen before get their addresses and numbers directly (relaunch.py).
+    """
+    of_steps = tuple((step.kernel, step.programs, *step.constants.items()) for step in steps)
+    key = (of_steps, device.index, _kind(given))
+    if (again := relaunch.find(key, device.index)) is not None:
+        relaunch.run(again, device.index or 0, _addresses(given))
+        return
+    launched = relaunch.launch(Steps(steps), given)
     relaunch.keep(key, launched._replace(call=_NO_CALL))  # which tensors are not kept alive by
 
 
@@ -424,7 +424,7 @@ def _fill(scores: Tensor, call: Call, lead: tuple[Any, ...], out: Rows, nothing:
         return
     row_count, offsets = lead[1], lead[2]
     programs = FILLING if offsets is not None else max(1, min(64, call.n // (4 * FILLED)))
-    constants = {"NOTHING": nothing, "LANES": FILLED}
+    constants = {"NOTHING": nothing, "LANES": FILLED, "OVERLAP": False}
     grid = programs if offsets is not None else row_count * programs
     step = Step(fill_outside, grid, (), constants, {"num_warps": 4})
-    _run(scores, [step], (*lead, out, programs), overlap=False)
+    launch_steps(scores.device, [step], (*lead, out, programs))

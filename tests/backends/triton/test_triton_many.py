@@ -1,0 +1,103 @@
+"""Many tensors with one budget on the GPU kernels against the reference, interpreted."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from cases import DISTRIBUTIONS, assert_near, corners, expected, generator, normal
+
+pytest.importorskip("triton", reason="Triton is not installed")
+if os.environ.get("TRITON_INTERPRET") != "1":
+    pytest.skip("`make test` interprets the kernels in another process", allow_module_level=True)
+
+from fast_lapsum.backends.triton import many_launch
+from fast_lapsum.backends.triton.many_launch import ManyPlan
+from interpreting import poison
+
+__all__ = ["poison"]  # a fixture
+inf, nan = math.inf, math.nan
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+#: Parts of 64 scores, a sample of 128; of 300 scores a band is read.
+PLAN = ManyPlan(part=64, block=32, warps=1, small=150, sample=128, sample_warps=1, read=2, team=1)
+#: All scores are in the band.
+WHOLE = PLAN._replace(small=10_000)
+
+
+class Cramped(ManyPlan):
+    """No band fits: the last resort."""
+
+    def room(self, total: int) -> int:
+        return 2
+
+
+def _join(tensors: list[Tensor], dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.cat([x.reshape(-1).to(dtype) for x in tensors])
+
+
+def _cut(row: Tensor) -> list[Tensor]:
+    n = len(row)
+    return list(row.tensor_split(torch.tensor([n // 5, n // 5, n // 2 + 3])))
+
+
+def _check(tensors: list[Tensor], k: Any, t: Any, plan: ManyPlan, largest: bool = True) -> None:
+    given = [(x, nan) if isinstance(x, Tensor) else (None, x) for x in (k, t)]
+    *masks, pair = many_launch.list_forward(
+        tensors, *given[0], *given[1], largest, "mask", False, plan=plan
+    )
+    grads = [normal(*x.shape, seed=i, dtype=x.dtype) for i, x in enumerate(tensors)]
+    back: Any = (grads, tensors, *given[1], pair, largest, "mask")
+    *d_scores, d_k, d_t = many_launch.list_backward(*back, True, plan=plan)
+    alone = many_launch.list_backward(*back, False, plan=plan)
+    side = 1 if largest else -1
+    want = expected(side * _join(tensors, pair.dtype), k, t, _join(grads, pair.dtype))
+    half = torch.cat(
+        [torch.full((x.numel(),), torch.finfo(x.dtype).eps, dtype=torch.float64) for x in tensors]
+    )
+    rounding = half * (want.mask.abs() + 2.0**-14) + want.mask_tolerance
+    assert_near(_join(masks), want.mask, rounding, "masks")
+    rounding = half * (want.d_scores.abs() + 2.0**-14) + want.d_scores_tolerance
+    for found in (d_scores, alone):
+        assert_near(side * _join(found), want.d_scores, rounding, "d scores")
+    assert_near(d_k, want.d_budget, want.d_budget_tolerance, "d k")
+    assert_near(d_t, want.d_temperature, want.d_temperature_tolerance, "d temperature")
+
+
+@pytest.mark.parametrize(
+    ("plan", "dtype"),
+    [(PLAN, torch.float32), (PLAN, torch.float64), (Cramped(*PLAN), torch.float32)],
+    ids=["band", "float64", "searched"],
+)
+def test_every_way_to_the_root(plan: ManyPlan, dtype: torch.dtype) -> None:
+    _check(_cut(normal(200, dtype=dtype)), 40.5, 0.1, plan)
+
+
+def test_dtypes_and_strides_together() -> None:
+    tensors = [
+        normal(12, 7, seed=1, dtype=torch.float32).mT,
+        normal(90, seed=2, dtype=torch.bfloat16),
+        normal(0, dtype=torch.float32),
+        normal(5, 20, seed=3, dtype=torch.float16),
+    ]
+    _check(tensors, 33.0, 0.2, PLAN, largest=False)
+
+
+@pytest.mark.parametrize("distribution", ["sixteen_levels", "huge_offset"])
+def test_distributions(distribution: str) -> None:
+    row = DISTRIBUTIONS[distribution](200, generator(3)).float()
+    _check(_cut(row), 20.0, 0.01, PLAN)
+
+
+@pytest.mark.parametrize(
+    ("plan", "every"), [(WHOLE, 9), (Cramped(*WHOLE), 11)], ids=["", "searched"]
+)
+def test_corners(plan: ManyPlan, every: int) -> None:
+    """NaN, infinities, ties, all and nothing, the hard limit."""
+    for row, k, t in list(zip(*corners(40, torch.float32), strict=True))[::every]:
+        _check(_cut(row), k, t, plan)
