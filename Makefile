@@ -46,7 +46,7 @@ lint: $(INSTALLED) ## ruff and mypy
 # for compiling them. Where there is no Triton nothing is collected, which pytest reports by 5.
 KERNEL_TESTS := tests/backends/triton
 INTERPRETED := $(filter-out %_compiles.py,$(wildcard $(KERNEL_TESTS)/test_triton_*.py))
-COMPILED := $(KERNEL_TESTS)/test_triton_compiles.py
+COMPILED := $(wildcard $(KERNEL_TESTS)/test_triton_*compiles.py)
 INTERPRET := TRITON_INTERPRET=1 $(BIN)/python -m pytest $(INTERPRETED)
 COMPILE := { $(BIN)/python -m pytest -n 2 --dist worksteal $(COMPILED) || test $$? -eq 5; }
 OTHERS := $(BIN)/python -m pytest $(COMPILED:%=--ignore=%)

@@ -29,7 +29,7 @@ def draw(seed: int, batches: int, rows: int, dtype: torch.dtype) -> Iterator[Row
     """Random and adversarial rows: every distribution, ties, clusters, offsets, infinities."""
     g = generator(seed)
     kinds = ("plain", "tied", "clusters", "offset", "infinite", "denormal", "constant", "largest")
-    lengths = (1, 2, 3, 5, 16, 33, 100, 180)
+    lengths = (1, 2, 3, 5, 16, 33, 60, 110)
     for number in range(batches):
         n = lengths[number % len(lengths)]
         kind = kinds[int(torch.randint(len(kinds), (), generator=g))]

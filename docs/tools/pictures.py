@@ -1,4 +1,4 @@
-"""The pictures of docs/how-it-works.md and of the first page: `make pictures`."""
+"""The pictures of docs/how-it-works.md, ranking.md and the first page: `make pictures`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import matplotlib.pyplot as plt
 import torch
 from torch import Tensor
 
-from fast_lapsum import soft_topk, threshold
+from fast_lapsum import soft_argsort, soft_rank, soft_sort, soft_topk, threshold
 
 FIGURES = Path(__file__).resolve().parents[1] / "figures"
 BLUE, ORANGE, GREEN, GREY = "#3f51b5", "#e07b00", "#2e8b57", "#888888"
@@ -100,7 +100,23 @@ def band() -> Any:
     return figure
 
 
-PICTURES = {"mask": mask, "budget-curve": budget, "band": band}
+def ranking() -> Any:
+    """Ranks and sorted scores of one row at three temperatures, and a soft permutation."""
+    scores = _scores(24).sort().values
+    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(7.2, 2.6))
+    for t, color, marker in ((1.0, BLUE, "o"), (0.3, ORANGE, "s"), (0.03, GREEN, "^")):
+        style: dict[str, Any] = {"color": color, "marker": marker, "markersize": 3, "linewidth": 1}
+        left.plot(scores, soft_rank(scores, t), label=f"t = {t:g}", **style)
+        middle.plot(torch.arange(1, 25), soft_sort(scores, t), **style)
+    left.set(xlabel="scores", ylabel="rank", title="soft_rank")
+    left.legend(frameon=False, fontsize=7)
+    middle.set(xlabel="place", ylabel="b(j - 1/2)", title="soft_sort")
+    right.imshow(soft_argsort(scores, 0.1).dense(), cmap="Blues", vmin=0, vmax=1)
+    right.set(xlabel="place", ylabel="score", title="soft_argsort, t = 0.1")
+    return figure
+
+
+PICTURES = {"mask": mask, "budget-curve": budget, "band": band, "ranking": ranking}
 
 
 def main() -> None:

@@ -4,11 +4,11 @@ import importlib
 from typing import TYPE_CHECKING
 
 from .functional import lapsum, log_soft_topk, soft_topk, threshold
-from .ranking import soft_argsort, soft_quantile, soft_rank, soft_sort, spearman
 from .selection import hard_topk_mask, sample_topk, select_topk
 
 if TYPE_CHECKING:
     from . import losses, nn, prune
+    from .ranking import soft_argsort, soft_quantile, soft_rank, soft_sort, spearman
 
 __version__ = "0.1.0"
 
@@ -32,7 +32,16 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Layers are loaded by whoever uses them, so that the functions alone are quick to import."""
+    """Layers, losses, ranks and sorts, loaded when they are asked for: most programs select."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name in ("losses", "nn", "prune"):
         return importlib.import_module(f".{name}", __name__)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from . import ranking
+
+    globals()[name] = found = getattr(ranking, name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *(name for name in __all__ if name not in globals())]

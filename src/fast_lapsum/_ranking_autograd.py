@@ -86,4 +86,4 @@ class SoftThresholds(torch.autograd.Function):
             return formulas.gradients(formula, scores, temperature, grad), None, None, None
         call = _operator("soft_thresholds_backward", grad, scores)
         found = call(grad, *kept, temperature, ctx.descending)
-        return found.to(scores.dtype), None, None, None
+        return found.to(scores.dtype).view(scores.shape), None, None, None

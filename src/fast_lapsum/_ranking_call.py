@@ -87,8 +87,12 @@ def soft_quantile(
         )
     t = row_temperatures(rows, temperature)
     masses = _quantile_masses(q, rows)
-    b = _ranking_autograd.soft_thresholds(rows, t, masses.reshape(-1), False)
-    return b.movedim(-1, 0) if masses.dim() else b[..., 0]
+    if not masses.dim():
+        return _ranking_autograd.soft_thresholds(rows, t, masses[None], False)[..., 0]
+    # Gradients are summed over thresholds that ascend.
+    masses, place = masses.sort()
+    b = _ranking_autograd.soft_thresholds(rows, t, masses, False)
+    return b.movedim(-1, 0)[place.argsort()]
 
 
 def _quantile_masses(q: Any, rows: Tensor) -> Tensor:

@@ -3,7 +3,8 @@
 Rows lie along the last dimension of ``scores``. They are sorted here, ascending (their negatives,
 where the call is descending), and backends see sorted rows only: [rows, n], contiguous, float64 for
 float64 scores and float32 for the rest. Temperatures have one float64 for each row. Places that are
-masked out are NaN and come last; a row with a NaN that is not masked out is all NaN then.
+masked out are NaN and come last; a row with a NaN that is not masked out is all NaN then. What is
+kept for the backward is in rows, too: [rows, n], and [rows, m] of m thresholds.
 """
 
 from __future__ import annotations
@@ -68,6 +69,8 @@ def order_rows(scores: Tensor, mask: Tensor | None, descending: bool) -> tuple[T
 
 def as_rows(tensor: Tensor) -> Tensor:
     """Two dimensions, contiguous: what backends see."""
+    if tensor.dim() == 2 and tensor.is_contiguous():
+        return tensor
     return tensor.reshape(math.prod(tensor.shape[:-1]), tensor.shape[-1]).contiguous()
 
 
@@ -81,8 +84,7 @@ def soft_rank(
         ranks = torch.empty_like(ordered)
     else:
         ranks = backend_for(ordered).rank_rows(ordered, order, t, mask is not None)
-    shape = scores.shape
-    return ranks.view(shape), ordered.view(shape), order.view(shape)
+    return ranks.view(scores.shape), ordered, order
 
 
 def soft_rank_backward(
@@ -93,15 +95,15 @@ def soft_rank_backward(
     mask: Tensor | None,
     descending: bool,
 ) -> Tensor:
-    """Gradient for the scores, in the dtype of ``ordered``."""
+    """Gradient for the scores, in their shape and in the dtype of ``ordered``."""
     if not ordered.numel():
-        return torch.empty_like(ordered)
-    rows, places, given = as_rows(ordered), as_rows(order), as_rows(grad.to(ordered.dtype))
+        return ordered.new_empty(grad.shape)
+    given = as_rows(grad.to(ordered.dtype))
     given = -given if descending else given
     t = temperature.reshape(-1).contiguous()
-    backend = backend_for(rows)
-    found: Tensor = backend.rank_rows_backward(given, rows, places, t, mask is not None)
-    found = found.view(ordered.shape)
+    backend = backend_for(ordered)
+    found: Tensor = backend.rank_rows_backward(given, ordered, order, t, mask is not None)
+    found = found.view(grad.shape)
     return found if mask is None else found.masked_fill(~mask, 0.0)
 
 
@@ -117,9 +119,7 @@ def soft_thresholds(
     else:
         b, count, low, up = backend_for(ordered).threshold_rows(ordered, t, masses)
     b = -b if descending else b
-    of_masses = [x.view(*scores.shape[:-1], m) for x in (b, count, low, up)]
-    b, count, low, up = of_masses
-    return b, ordered.view(scores.shape), order.view(scores.shape), count, low, up
+    return b.view(*scores.shape[:-1], m), ordered, order, count, low, up
 
 
 def soft_thresholds_backward(
@@ -132,14 +132,13 @@ def soft_thresholds_backward(
     temperature: Tensor,
     descending: bool,
 ) -> Tensor:
-    """Gradient for the scores, in the dtype of ``ordered``; both signs of descending cancel."""
+    """Gradient for the scores, in rows; both signs of descending cancel."""
     if not ordered.numel() or not count.numel():
         return torch.zeros_like(ordered)
-    rows, places = as_rows(ordered), as_rows(order)
-    of_masses = (as_rows(x) for x in (grad.to(ordered.dtype), count, low, up))
+    given = as_rows(grad.to(ordered.dtype))
     t = temperature.reshape(-1).contiguous()
-    found: Tensor = backend_for(rows).threshold_rows_backward(*of_masses, rows, places, t)
-    return found.view(ordered.shape)
+    backend = backend_for(ordered)
+    return backend.threshold_rows_backward(given, count, low, up, ordered, order, t)  # type: ignore[no-any-return]
 
 
 def decayed_sums(gaps: Tensor, values: Tensor, reverse: bool) -> Tensor:
@@ -157,25 +156,31 @@ def _new_thresholds(like: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tenso
 def _fake_soft_rank(
     scores: Tensor, temperature: Tensor, mask: Tensor | None, descending: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    kept = compute_dtype(scores.dtype)
+    rows, kept = _rows_shape(scores), compute_dtype(scores.dtype)
     new = scores.new_empty
-    return (
-        new(scores.shape, dtype=kept),
-        new(scores.shape, dtype=kept),
-        new(scores.shape, dtype=torch.int64),
-    )
+    return new(scores.shape, dtype=kept), new(rows, dtype=kept), new(rows, dtype=torch.int64)
+
+
+def _rows_shape(scores: Tensor) -> tuple[int, int]:
+    return math.prod(scores.shape[:-1]), scores.shape[-1]
 
 
 def _fake_soft_thresholds(
     scores: Tensor, temperature: Tensor, masses: Tensor | None, descending: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    ordered = scores.new_empty(scores.shape, dtype=compute_dtype(scores.dtype))
+    rows = _rows_shape(scores)
+    ordered = scores.new_empty(rows, dtype=compute_dtype(scores.dtype))
     m = scores.shape[-1] if masses is None else masses.shape[0]
-    b, count, low, up = _new_thresholds(ordered, (*scores.shape[:-1], m))
-    return b, ordered, scores.new_empty(scores.shape, dtype=torch.int64), count, low, up
+    b, count, low, up = _new_thresholds(ordered, (rows[0], m))
+    b = b.view(*scores.shape[:-1], m)
+    return b, ordered, scores.new_empty(rows, dtype=torch.int64), count, low, up
 
 
-def _fake_like_ordered(grad: Tensor, ordered: Tensor, *_: Any) -> Tensor:
+def _fake_soft_rank_backward(grad: Tensor, ordered: Tensor, *_: Any) -> Tensor:
+    return ordered.new_empty(grad.shape)
+
+
+def _fake_soft_thresholds_backward(grad: Tensor, ordered: Tensor, *_: Any) -> Tensor:
     return ordered.new_empty(ordered.shape)
 
 
@@ -185,13 +190,13 @@ def _fake_decayed_sums(gaps: Tensor, values: Tensor, reverse: bool) -> Tensor:
 
 for _name, _schema, _function, _fake in (
     ("soft_rank", SOFT_RANK, soft_rank, _fake_soft_rank),
-    ("soft_rank_backward", SOFT_RANK_BACKWARD, soft_rank_backward, _fake_like_ordered),
+    ("soft_rank_backward", SOFT_RANK_BACKWARD, soft_rank_backward, _fake_soft_rank_backward),
     ("soft_thresholds", SOFT_THRESHOLDS, soft_thresholds, _fake_soft_thresholds),
     (
         "soft_thresholds_backward",
         SOFT_THRESHOLDS_BACKWARD,
         soft_thresholds_backward,
-        _fake_like_ordered,
+        _fake_soft_thresholds_backward,
     ),
     ("decayed_sums", DECAYED_SUMS, decayed_sums, _fake_decayed_sums),
 ):

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from . import _ranking_call
 from ._ranking_call import Number
-from ._traced import define, tensor_and_number
+from ._traced import _define, _tensor_and_number
 
 _OF_ROWS = "(Tensor scores, Tensor? temperature, Scalar temperature_number, int dim"
 _RANK = f"{_OF_ROWS}, bool descending, Tensor? mask) -> Tensor"
@@ -21,13 +21,13 @@ def soft_rank(
     scores: Tensor, temperature: Number | Tensor, dim: int, descending: bool, mask: Tensor | None
 ) -> Tensor:
     """See ``ranking.soft_rank``."""
-    t = tensor_and_number("temperature", temperature)
+    t = _tensor_and_number("temperature", temperature)
     return torch.ops.fast_lapsum.call_soft_rank(scores, *t, dim, descending, mask)  # type: ignore[no-any-return]
 
 
 def soft_sort(scores: Tensor, temperature: Number | Tensor, dim: int, descending: bool) -> Tensor:
     """See ``ranking.soft_sort``."""
-    t = tensor_and_number("temperature", temperature)
+    t = _tensor_and_number("temperature", temperature)
     return torch.ops.fast_lapsum.call_soft_sort(scores, *t, dim, descending)  # type: ignore[no-any-return]
 
 
@@ -35,8 +35,8 @@ def soft_quantile(
     scores: Tensor, q: Number | Tensor, temperature: Number | Tensor, dim: int
 ) -> Tensor:
     """See ``ranking.soft_quantile``."""
-    t = tensor_and_number("temperature", temperature)
-    return torch.ops.fast_lapsum.call_soft_quantile(scores, *t, dim, *tensor_and_number("q", q))  # type: ignore[no-any-return]
+    t = _tensor_and_number("temperature", temperature)
+    return torch.ops.fast_lapsum.call_soft_quantile(scores, *t, dim, *_tensor_and_number("q", q))  # type: ignore[no-any-return]
 
 
 def _given(tensor: Tensor | None, number: Number) -> Number | Tensor:
@@ -66,6 +66,6 @@ def _call_soft_quantile(
     return _ranking_call.soft_quantile(scores, _given(q, q_number), _given(t, t_number), dim)
 
 
-define("call_soft_rank", _RANK, _call_soft_rank)
-define("call_soft_sort", _SORT, _call_soft_sort)
-define("call_soft_quantile", _QUANTILE, _call_soft_quantile)
+_define("call_soft_rank", _RANK, _call_soft_rank)
+_define("call_soft_sort", _SORT, _call_soft_sort)
+_define("call_soft_quantile", _QUANTILE, _call_soft_quantile)

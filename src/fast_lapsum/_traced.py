@@ -48,8 +48,8 @@ def soft_topk(
     """What ``output`` says, "sample" for a random mask, and the thresholds of it if wanted."""
     return torch.ops.fast_lapsum.call_soft_topk(  # type: ignore[no-any-return]
         scores,
-        *tensor_and_number("k", k),
-        *tensor_and_number("temperature", temperature),
+        *_tensor_and_number("k", k),
+        *_tensor_and_number("temperature", temperature),
         _dims(dim),
         largest,
         mask,
@@ -76,11 +76,11 @@ def select_topk(
     if is_dynamo_compiling() and not isinstance(k, (int, float, Tensor)) and hasattr(k, "shape"):
         raise TypeError(f"k must be a Python number in a graph, {_NUMPY}: say int(k)")
     count = check_whole_number(k, dim)
-    given = (*tensor_and_number("temperature", temperature), dim, largest, mask)
+    given = (*_tensor_and_number("temperature", temperature), dim, largest, mask)
     return torch.ops.fast_lapsum.call_select_topk(scores, count, *given, is_sorted, validate)  # type: ignore[no-any-return]
 
 
-def tensor_and_number(name: str, value: Any) -> tuple[Tensor | None, Number]:
+def _tensor_and_number(name: str, value: Any) -> tuple[Tensor | None, Number]:
     if isinstance(value, Tensor):
         return value, 0
     if isinstance(value, (int, float)):
@@ -157,11 +157,11 @@ def _call_select_topk(
     return select(scores, k, t, dim, largest, mask, is_sorted, validate)
 
 
-def define(name: str, schema: str, function: Any) -> None:
+def _define(name: str, schema: str, function: Any) -> None:
     operator = f"{NAMESPACE}::{name}"
     torch.library.define(operator, schema)
     torch.library.impl(operator, "CompositeImplicitAutograd", function)
 
 
-define("call_soft_topk", _CALL, _call_soft_topk)
-define("call_select_topk", _SELECT, _call_select_topk)
+_define("call_soft_topk", _CALL, _call_soft_topk)
+_define("call_select_topk", _SELECT, _call_select_topk)

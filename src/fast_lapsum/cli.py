@@ -26,6 +26,7 @@ from .bench import (
     function_commands,
     gpu_commands,
     options,
+    ranking_commands,
     sources,
     tables,
 )
@@ -194,6 +195,7 @@ def bench_cpu(
 
 gpu_commands.register(bench_app)
 function_commands.register(bench_app)
+ranking_commands.register(bench_app)
 commands.register(bench_app)
 coder_commands.register(app)
 attack_commands.register(app)

@@ -34,8 +34,9 @@ def ranking_backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("dtype", FULL, ids=str)
-def test_ranks_are_the_pairwise_sums(dtype: torch.dtype) -> None:
-    for rows in draw(1, 100, 25, dtype):
+def test_ranks_are_the_pairwise_sums(ranking_backend: str, dtype: torch.dtype) -> None:
+    """Of 5,000 rows by the kernels, and of some by plain torch."""
+    for rows in draw(1, 100 if ranking_backend == "kernel" else 16, 25, dtype):
         found = soft_rank(rows.scores, rows.temperature)
         wanted = ranking_cases.ranks(rows)
         assert ((found - wanted).abs() <= TOLERANCE[dtype] * wanted).all(), rows.what
@@ -48,8 +49,8 @@ def test_ranks_are_the_pairwise_sums(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", FULL, ids=str)
-def test_sorts_and_quantiles_have_their_masses(dtype: torch.dtype) -> None:
-    for rows in draw(2, 100, 25, dtype):
+def test_sorts_and_quantiles_have_their_masses(ranking_backend: str, dtype: torch.dtype) -> None:
+    for rows in draw(2, 100 if ranking_backend == "kernel" else 16, 25, dtype):
         n = rows.scores.shape[-1]
         found = soft_sort(rows.scores, rows.temperature)
         assert_masses(found, torch.arange(n) + 0.5, rows)
@@ -66,7 +67,7 @@ def test_sorts_and_quantiles_have_their_masses(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", FULL, ids=str)
 def test_apply_is_the_matrix_of_the_definition(dtype: torch.dtype) -> None:
     """Row by row against the reference, whose thresholds are solved one by one."""
-    for rows in draw(3, 48, 3, dtype):
+    for rows in draw(3, 32, 3, dtype):
         n = rows.scores.shape[-1]
         if n > 40:
             continue
@@ -225,9 +226,9 @@ def test_a_temperature_that_is_none_spoils_its_row() -> None:
 
 def test_long_rows_have_exact_ranks_and_masses() -> None:
     """Against sums over blocks of pairs, at a few of the scores."""
-    for n, t in ((100_000, 1e-4), (100_000, 0.3), (300_000, 100.0)):
+    for n, t in ((30_000, 1e-4), (30_000, 0.3), (100_000, 100.0)):
         scores = normal(n, seed=n, dtype=torch.float32)
-        some = torch.arange(0, n, n // 50)
+        some = torch.arange(0, n, n // 10)
         rows = Rows(scores[None], torch.tensor([t]).double(), f"n={n}, t={t}")
         wanted = 0.5 + ranking_cases.masses(scores[some][None], rows)[0]
         found = soft_rank(scores, t)[some]

@@ -49,7 +49,7 @@ def test_first_and_second_derivatives(name: str) -> None:
     function = FUNCTIONS[name]
     scores = normal(2, 5, seed=3).requires_grad_()
     t = torch.tensor([0.3, 1.7], dtype=torch.float64)
-    assert gradcheck(lambda r: function(r, t), (scores,))
+    assert gradcheck(lambda r: function(r, t), (scores,), fast_mode=True)
     assert gradgradcheck(lambda r: function(r, t), (scores,), fast_mode=True)
     t.requires_grad_()
     assert gradcheck(function, (scores, t))
@@ -75,7 +75,7 @@ def test_derivatives_by_torch_func(name: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_gradients_of_ranks_are_the_pairwise_sums(dtype: torch.dtype) -> None:
     eps = torch.finfo(dtype).eps
-    for number, rows in enumerate(draw(5, 80, 3, dtype)):
+    for number, rows in enumerate(draw(5, 40, 3, dtype)):
         scores = rows.scores.requires_grad_()
         grad = normal(*scores.shape, seed=number, dtype=dtype)
         (found,) = torch.autograd.grad(soft_rank(scores, rows.temperature), scores, grad)
@@ -95,7 +95,7 @@ def test_gradients_of_ranks_are_the_pairwise_sums(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_gradients_of_sorts_are_softmaxes(dtype: torch.dtype) -> None:
     eps = torch.finfo(dtype).eps
-    for number, rows in enumerate(draw(6, 60, 2, dtype)):
+    for number, rows in enumerate(draw(6, 24, 2, dtype)):
         n = rows.scores.shape[-1]
         if not rows.scores.isfinite().all() or n > 40:
             continue

@@ -61,6 +61,15 @@ OPERATOR = Needs(
     cuda=("backends/triton/*.py",),
 )
 
+#: Ranks and sorts have kernels of their own: other figures do not depend on them.
+RANKING = Needs(
+    (
+        *("ranking.py", "_permutation.py", "_ranking_*.py"),
+        *("backends/*/ranking*.py", "backends/torch/decay_scan.py"),
+    ),
+    cpu=("backends/cpu/ranking*.hpp", "backends/cpu/scan.hpp"),
+)
+
 #: Which cases are tried, under which limits of time and memory.
 _SUITE = _in("bench", "experiment", "process", "runner", "worker")
 _CLOCK = ("bench/timing.py", "bench/experiments/clock.py")
@@ -118,6 +127,13 @@ KINDS: dict[str, Needs] = {
             *_in("bench", "gpu_timing", "parity", "timing"),
         )
     ),
+    "ranking": Needs(
+        (
+            *_in("bench", "function_calls", "functions", "gpu_bars", "gpu_case", "gpu_parity"),
+            *_in("bench", "gpu_timing", "parity", "ranking", "ranking_methods", "timing"),
+            *("reference.py", "bench/peers/*.py"),
+        )
+    ),
     "hunt": Needs(()),  # rows are put together and judged outside of the package
     "large-n": Needs(
         (
@@ -161,6 +177,7 @@ NO_FIGURE: Globs = (
     "losses.py",
     "nn/*.py",
     "prune.py",
+    "reference_ranking.py",
     *_in("bench", "__init__", "cliff_tables", "commands", "compare", "demo", "display"),
     *_in(
         "bench",
@@ -171,6 +188,7 @@ NO_FIGURE: Globs = (
         "gpu_tables",
         "options",
         "plots",
+        "ranking_commands",
         "records",
     ),
     *_in("bench", "results", "sources", "stale", "tables"),
@@ -192,10 +210,13 @@ def files(kind: str, device: str, package: Path = PACKAGE) -> list[str]:
     [True, False]
     """
     where = device.partition(":")[0]
-    globs = (*OPERATOR.on(where), *KINDS[kind].on(where))
-    return sorted(
-        {path.relative_to(package).as_posix() for glob in globs for path in package.glob(glob)}
-    )
+    found = _found((*OPERATOR.on(where), *KINDS[kind].on(where)), package)
+    own = _found(RANKING.on(where), package)
+    return sorted(found | own if kind == "ranking" else found - own)
+
+
+def _found(globs: Globs, package: Path) -> set[str]:
+    return {path.relative_to(package).as_posix() for glob in globs for path in package.glob(glob)}
 
 
 def describe(kind: str, device: str, package: Path = PACKAGE) -> dict[str, str]:

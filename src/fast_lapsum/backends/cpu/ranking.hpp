@@ -122,7 +122,8 @@ void threshold_row(const SortedRow<T>& row, const double* masses, const int64_t*
                    int64_t m, const Thresholds<T>& out) {
     if (!row.has_answer()) {
         for (int64_t j = 0; j < m; ++j) {
-            out.b[j] = out.low[j] = out.up[j] = T(kNaN);
+            out.b[j] = T(kNaN);
+            out.low[j] = out.up[j] = T(0);
             out.count[j] = 0;
         }
         return;

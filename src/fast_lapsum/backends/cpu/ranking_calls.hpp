@@ -82,8 +82,9 @@ void threshold_rows(const RankingCall& call) {
     each_sorted_row(call.rows, call.n, call.threads, [&](int64_t row) {
         const Thresholds<T> out = thresholds_of<T>(call, row, call.out);
         for (int64_t j = 0; m < call.m && j < call.m; ++j) {
-            out.b[j] = out.low[j] = out.up[j] = T(kNaN);
-            out.count[j] = 0;
+            out.b[j] = T(kNaN);
+            out.low[j] = out.up[j] = T(0);
+            out.count[j] = int32_t(call.n);
         }
         const int64_t* places = call.masses == nullptr ? nullptr : ascending.data();
         threshold_row(sorted_row<T>(call, row), call.masses, places, m, out);
