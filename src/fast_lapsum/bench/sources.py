@@ -186,7 +186,9 @@ NO_FIGURE: Globs = (
     "__main__.py",
     "backends/__init__.py",
     "cli.py",
+    "losses.py",
     "nn/*.py",
+    "prune.py",
     "reference_ranking.py",
     *_in("bench", "__init__", "cliff_tables", "commands", "compare", "demo", "display"),
     *_in(

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .._arguments import check_flag, check_mask, check_scores
+from ..backends.common import row_dtype
 from ..functional import soft_topk
 from .budgeted import Budgeted, checked_choice, shown, whole_budget
 from .running_threshold import RunningThreshold
@@ -165,7 +166,7 @@ def _total(
     if mask is None or budget == "batch":
         return k * rows
     counts = torch.count_nonzero(mask, -1)
-    return torch.minimum(counts, torch.ones_like(counts, dtype=torch.float64) * k).sum()
+    return torch.minimum(counts, torch.ones_like(counts, dtype=row_dtype(counts)) * k).sum()
 
 
 def _detached(k: float | Tensor) -> float | Tensor:

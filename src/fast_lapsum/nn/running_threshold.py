@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .._arguments import check_number
+from ..backends.common import row_dtype
 from ..functional import threshold as solve_threshold
 from .kept import Keeping
 
@@ -222,7 +223,7 @@ def _batch_threshold(
         if 0 < budget < count:
             return found
         return torch.full_like(found, math.inf if budget <= 0 else -math.inf)
-    one = torch.ones((), dtype=torch.float64, device=scores.device)
+    one = torch.ones((), dtype=row_dtype(scores), device=scores.device)
     wanted, limit = one * budget, one * count
     wanted_rank = torch.minimum(wanted.floor() + 1, limit) if is_hard else wanted
     found = solve_threshold(scores, wanted_rank, temperature, dim=dim, mask=mask)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .._arguments import check_mask, check_number, check_scores
+from ..backends.common import row_dtype
 from ..functional import soft_topk
 from ..selection import hard_topk_mask, select_topk
 from .budgeted import Tempered, checked_choice, shown
@@ -155,13 +156,13 @@ class TokenSelect(Tempered):
         """How many of each sequence."""
         if isinstance(self.keep, int):
             return self.keep
-        valid = torch.count_nonzero(mask, -1).to(torch.float64)
+        valid = torch.count_nonzero(mask, -1).to(row_dtype(mask))
         return (valid * (self.keep * (1 - 1e-12))).ceil()
 
     def _total(self, scores: Tensor, mask: Tensor | None) -> float | Tensor:
         if mask is None:
             return self._count(scores.shape[-1]) * scores.shape[:-1].numel()
-        valid = torch.count_nonzero(mask, -1).to(torch.float64)
+        valid = torch.count_nonzero(mask, -1).to(row_dtype(mask))
         return torch.minimum(torch.ones_like(valid) * self._budgets(mask), valid).sum()
 
     def extra_repr(self) -> str:
