@@ -7,10 +7,22 @@
 
 #pragma once
 
+#include <memory>
+
 #include "scan.hpp"
 #include "short_rows.hpp"
 
 namespace {
+
+// Memory for a row's numbers.
+template <class T = double>
+std::unique_ptr<T[]> numbers(int64_t n) {
+    constexpr int64_t kAsk = 4 << 20;
+    std::unique_ptr<T[]> made(new T[size_t(n)]);
+    const auto bytes = n * int64_t(sizeof(T));
+    if (bytes >= kAsk) ask_for_large_pages(made.get(), bytes);
+    return made;
+}
 
 // A sorted row and where its scores were. NaN comes last.
 template <class T>
@@ -62,7 +74,7 @@ void rank_gradient_row(const SortedRow<T>& row, const T* grad, T* out) {
     const int64_t valid = row.valid();
     const double scale = decay_scale<T>(row.t), factor = 0.5 / row.t;
     const auto found = numbers(valid);
-    const std::unique_ptr<T[]> g(new T[size_t(valid)]);
+    const auto g = numbers<T>(valid);
     for (int64_t i = 0; i < valid; ++i)
         g[i] = std::isfinite(row.s[i]) ? grad[row.order[i]] : T(0);
     double ones = 1, sum = double(g[0]);
