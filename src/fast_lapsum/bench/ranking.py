@@ -19,14 +19,15 @@ from .gpu_case import draw
 from .gpu_timing import describe, one_line
 from .parity import ParityError
 from .ranking_methods import METHODS, RANK, SORT, TORCH_SORT, check
-from .timing import measure
+from .timing import device_clock, measure
+from .timing import summary as percentiles
 
 Report = Callable[[str], None]
 TEMPERATURE = 0.1
 #: What a call may take of torch.sort.
 SORTS = 2.0
-#: A method that takes longer than this, in seconds, is timed this often.
-SLOW_SECONDS, SLOW_REPEATS = 2.0, 3
+#: A method that takes longer than this, in seconds, is timed once, after one call before.
+SLOW_SECONDS = 2.0
 
 
 class RankingCase(NamedTuple):
@@ -118,9 +119,8 @@ def _run_case(
         if reason is None:
             call = _with_backward(method.function, leaf, weights)
             reason, seconds = _try(call, device)
-            if reason is None and seconds > SLOW_SECONDS:  # alone: nobody waits for its turn
-                timing = measure({name: call}, repeats=SLOW_REPEATS, device=device)[name]
-                timings[name] = timing._asdict()
+            if reason is None and seconds > SLOW_SECONDS:
+                timings[name] = percentiles([seconds])._asdict()
             elif reason is None:
                 calls[name] = call
         if reason is not None:
@@ -143,9 +143,10 @@ def _lines(case: RankingCase, seconds: dict[str, float]) -> list[dict[str, Any]]
 
 def _try(call: Callable[[], object], device: torch.device) -> tuple[str | None, float]:
     """Why a method cannot be measured, and what its second call takes."""
+    clock = device_clock(device)
     try:
         call()
-        return None, measure({"": call}, repeats=1, device=device)[""].p50
+        return None, clock(call, 1)
     except torch.OutOfMemoryError:
         return "out of memory", 0.0
     except Exception as error:  # whatever a package met, the rest of the run stands

@@ -151,21 +151,27 @@ class LeastLimit {
 
 // Fresh memory of this size costs more in page faults than the arithmetic that fills it: ask for
 // large pages, which Linux commonly grants on request only.
-void ask_for_large_pages(const Call& call) {
+void ask_for_large_pages(void* data, int64_t bytes) {
 #ifdef __linux__
-    constexpr int64_t kAsk = 8 << 20, kPage = 4096;
+    constexpr uintptr_t kPage = 4096;
+    const auto begin = (reinterpret_cast<uintptr_t>(data) + kPage - 1) / kPage * kPage;
+    const auto end = (reinterpret_cast<uintptr_t>(data) + uintptr_t(bytes)) / kPage * kPage;
+    madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);  // a hint: may fail
+#else
+    (void)data;
+    (void)bytes;
+#endif
+}
+
+// The same for what a call writes, where that is one piece.
+void ask_for_large_pages(const Call& call) {
+    constexpr int64_t kAsk = 8 << 20;
     const Tensor& out = call.out;
     const bool inner_fits = call.inner == 1 || out.inner_stride == call.n;
     const bool outer_fits = call.outer == 1 || out.outer_stride == call.inner * call.n;
     const int64_t bytes = call.outer * call.inner * call.n * width(call.out_dtype);
     if (out.data == nullptr || out.stride != 1 || !inner_fits || !outer_fits) return;
-    if (bytes < kAsk) return;
-    const auto begin = (reinterpret_cast<uintptr_t>(out.data) + kPage - 1) / kPage * kPage;
-    const auto end = (reinterpret_cast<uintptr_t>(out.data) + uintptr_t(bytes)) / kPage * kPage;
-    madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);  // a hint: may fail
-#else
-    (void)call;
-#endif
+    if (bytes >= kAsk) ask_for_large_pages(out.data, bytes);
 }
 
 }  // namespace

@@ -7,9 +7,22 @@
 
 #pragma once
 
+#include <memory>
+
 #include "scan.hpp"
+#include "short_rows.hpp"
 
 namespace {
+
+// Memory for a row's numbers.
+template <class T = double>
+std::unique_ptr<T[]> numbers(int64_t n) {
+    constexpr int64_t kAsk = 4 << 20;
+    std::unique_ptr<T[]> made(new T[size_t(n)]);
+    const auto bytes = n * int64_t(sizeof(T));
+    if (bytes >= kAsk) ask_for_large_pages(made.get(), bytes);
+    return made;
+}
 
 // A sorted row and where its scores were. NaN comes last.
 template <class T>
@@ -60,25 +73,26 @@ void rank_gradient_row(const SortedRow<T>& row, const T* grad, T* out) {
     if (row.is_hard()) return row.fill(0, T(0), out);
     const int64_t valid = row.valid();
     const double scale = decay_scale<T>(row.t), factor = 0.5 / row.t;
-    const auto found = numbers(valid), g = numbers(valid);
+    const auto found = numbers(valid);
+    const auto g = numbers<T>(valid);
     for (int64_t i = 0; i < valid; ++i)
-        g[i] = std::isfinite(row.s[i]) ? double(grad[row.order[i]]) : 0.0;
-    double ones = 1, sum = g[0];
+        g[i] = std::isfinite(row.s[i]) ? grad[row.order[i]] : T(0);
+    double ones = 1, sum = double(g[0]);
     found[0] = 0;
     scan_up(row.s, valid, scale, [&](int64_t i, double e) {
         ones = fused(e, ones, 1.0);
-        sum = fused(e, sum, g[i]);
-        found[i] = g[i] * ones - sum;
+        sum = fused(e, sum, double(g[i]));
+        found[i] = double(g[i]) * ones - sum;
     });
     const auto write = [&](int64_t i, double of_both) {
         out[row.order[i]] = std::isfinite(row.s[i]) ? narrowed<T>(of_both * factor) : T(0);
     };
-    ones = 1, sum = g[valid - 1];
+    ones = 1, sum = double(g[valid - 1]);
     write(valid - 1, found[valid - 1]);
     scan_down(row.s, valid, scale, [&](int64_t i, double e) {
         ones = fused(e, ones, 1.0);
-        sum = fused(e, sum, g[i]);
-        write(i, found[i] + (g[i] * ones - sum));
+        sum = fused(e, sum, double(g[i]));
+        write(i, found[i] + (double(g[i]) * ones - sum));
     });
     row.fill(valid, T(0), out);
 }
@@ -91,28 +105,52 @@ struct Thresholds {
     T *low, *up;
 };
 
-// b at a mass between two neighbouring scores, `count` of them below it. Their sums are relative to
-// themselves, and 0 where a side is empty; `decay` is that from one to the other.
-template <class T>
-void place_threshold(double mass, int64_t count, double low_sum, double up_sum, double decay,
-                     double low, double up, double t, int64_t j, const Thresholds<T>& out) {
-    const double excess = double(count) - mass, apart = std::abs(excess);
-    const double coupling = low_sum * up_sum * decay;
-    double b, low_share = 0.5, up_share = 0.5;
-    if (excess == 0) {
-        b = low / 2 + up / 2 + t / 2 * std::log(low_sum / up_sum);
-    } else {
+// Thresholds that wait to be solved together: each lies between two neighbouring scores. Their sums
+// are relative to themselves, and 0 where a side is empty; `decay` is that from one to the other.
+struct Intervals {
+    static constexpr int kMost = 256;
+    int size = 0;
+    int64_t place[kMost], count[kMost];
+    alignas(64) double excess[kMost];  // of the scores below over the mass
+    alignas(64) double low_sum[kMost], up_sum[kMost], decay[kMost], low[kMost], up[kMost];
+    alignas(64) double b[kMost], low_part[kMost], up_part[kMost];
+};
+
+LAPSUM_CLONES void solve_intervals(Intervals& at, double t) {
+    const int size = at.size;
+#pragma omp simd
+    for (int i = 0; i < size; ++i) {
+        const double excess = at.excess[i], low_sum = at.low_sum[i], up_sum = at.up_sum[i];
+        const bool is_even = excess == 0, is_low = excess > 0;
+        const double apart = is_even ? 1.0 : std::abs(excess);
+        const double coupling = low_sum * up_sum * at.decay[i];
         const double root = std::sqrt(apart * apart + coupling), nearer = root + apart;
-        const double major = nearer / (2 * root), minor = coupling / nearer / (2 * root);
-        low_share = excess > 0 ? major : minor;
-        up_share = excess > 0 ? minor : major;
-        b = excess > 0 ? low + t * std::log(low_sum / nearer) : up - t * std::log(up_sum / nearer);
+        const double offset = t * log_vectorised(is_even  ? low_sum / up_sum
+                                                 : is_low ? low_sum / nearer
+                                                          : up_sum / nearer);
+        const double middle = at.low[i] * 0.5 + at.up[i] * 0.5 + offset * 0.5;
+        const double b = is_even ? middle : is_low ? at.low[i] + offset : at.up[i] - offset;
+        const double half = 0.5 / root, major = nearer * half, minor = coupling / nearer * half;
+        const double low_share = is_even ? 0.5 : is_low ? major : minor;
+        const double up_share = is_even ? 0.5 : is_low ? minor : major;
+        const bool is_moved = std::abs(b) < kInfinity;
+        at.b[i] = b;
+        at.low_part[i] = is_moved && low_sum > 0 ? low_share / low_sum : 0.0;
+        at.up_part[i] = is_moved && up_sum > 0 ? up_share / up_sum : 0.0;
     }
-    const bool is_moved = std::isfinite(b);
-    out.b[j] = narrowed<T>(b);
-    out.count[j] = int32_t(count);
-    out.low[j] = is_moved && low_sum > 0 ? T(low_share / low_sum) : T(0);
-    out.up[j] = is_moved && up_sum > 0 ? T(up_share / up_sum) : T(0);
+}
+
+template <class T>
+void place_thresholds(Intervals& at, double t, const Thresholds<T>& out) {
+    solve_intervals(at, t);
+    for (int i = 0; i < at.size; ++i) {
+        const int64_t j = at.place[i];
+        out.b[j] = narrowed<T>(at.b[i]);
+        out.count[j] = int32_t(at.count[i]);
+        out.low[j] = T(at.low_part[i]);
+        out.up[j] = T(at.up_part[i]);
+    }
+    at.size = 0;
 }
 
 // The thresholds at `m` masses: 1/2, 3/2, ... without them, else those that `ascending` puts in order;
@@ -132,6 +170,7 @@ void threshold_row(const SortedRow<T>& row, const double* masses, const int64_t*
     const double scale = decay_scale<T>(row.t), t = row.is_hard() ? 0 : row.t;
     const auto below = numbers(n);
     sums_below(row.s, n, scale, below.get());
+    Intervals waiting;
     int64_t left = m;
     double up_sum = 0, up = kNaN, decay = 0;
     const auto place = [&](int64_t count, double low_sum, double low, double from) {
@@ -139,7 +178,16 @@ void threshold_row(const SortedRow<T>& row, const double* masses, const int64_t*
             const int64_t j = ascending == nullptr ? left - 1 : ascending[left - 1];
             const double mass = masses == nullptr ? double(j) + 0.5 : masses[j];
             if (mass <= from) return;
-            place_threshold(mass, count, low_sum, up_sum, decay, low, up, t, j, out);
+            const int i = waiting.size++;
+            waiting.place[i] = j;
+            waiting.count[i] = count;
+            waiting.excess[i] = double(count) - mass;
+            waiting.low_sum[i] = low_sum;
+            waiting.up_sum[i] = up_sum;
+            waiting.decay[i] = decay;
+            waiting.low[i] = low;
+            waiting.up[i] = up;
+            if (waiting.size == Intervals::kMost) place_thresholds(waiting, t, out);
         }
     };
     each_group_down(
@@ -154,6 +202,7 @@ void threshold_row(const SortedRow<T>& row, const double* masses, const int64_t*
         [&](int64_t, double e) { decay = e; });
     decay = 0;
     place(0, 0, kNaN, -kInfinity);
+    place_thresholds(waiting, t, out);
 }
 
 // sum_j g_j db_j / dr_i: from the scores next to the thresholds, down and up.

@@ -42,6 +42,14 @@ void each_sorted_row(int64_t rows, int64_t n, int64_t threads, Work work) {
     for_each(rows, side_by_side ? int(threads) : 1, share, work);
 }
 
+// Large pages for `count` fresh numbers that are about to be written.
+template <class T>
+void ask_for_numbers(void* data, int64_t count) {
+    constexpr int64_t kAsk = 4 << 20;
+    const int64_t bytes = count * int64_t(sizeof(T));
+    if (bytes >= kAsk) ask_for_large_pages(data, bytes);
+}
+
 template <class T>
 SortedRow<T> sorted_row(const RankingCall& call, int64_t row) {
     const int64_t at = row * call.n;
@@ -58,6 +66,7 @@ Thresholds<T> thresholds_of(const RankingCall& call, int64_t row, void* b) {
 
 template <class T>
 void rank_rows(const RankingCall& call) {
+    ask_for_numbers<T>(call.out, call.rows * call.n);
     each_sorted_row(call.rows, call.n, call.threads, [&](int64_t row) {
         rank_row(sorted_row<T>(call, row), static_cast<T*>(call.out) + row * call.n);
     });
@@ -65,6 +74,7 @@ void rank_rows(const RankingCall& call) {
 
 template <class T>
 void rank_gradients(const RankingCall& call) {
+    ask_for_numbers<T>(call.out, call.rows * call.n);
     each_sorted_row(call.rows, call.n, call.threads, [&](int64_t row) {
         rank_gradient_row(sorted_row<T>(call, row), static_cast<const T*>(call.grad) + row * call.n,
                           static_cast<T*>(call.out) + row * call.n);
@@ -78,6 +88,8 @@ void threshold_rows(const RankingCall& call) {
         if (!std::isnan(call.masses[j])) ascending.push_back(j);
     std::sort(ascending.begin(), ascending.end(),
               [&](int64_t i, int64_t j) { return call.masses[i] < call.masses[j]; });
+    for (void* fresh : {call.out, call.low, call.up}) ask_for_numbers<T>(fresh, call.rows * call.m);
+    ask_for_numbers<int32_t>(call.count, call.rows * call.m);
     const auto m = call.masses == nullptr ? call.m : int64_t(ascending.size());
     each_sorted_row(call.rows, call.n, call.threads, [&](int64_t row) {
         const Thresholds<T> out = thresholds_of<T>(call, row, call.out);
@@ -93,6 +105,7 @@ void threshold_rows(const RankingCall& call) {
 
 template <class T>
 void threshold_gradients(const RankingCall& call) {
+    ask_for_numbers<T>(call.out, call.rows * call.n);
     each_sorted_row(call.rows, call.n, call.threads, [&](int64_t row) {
         threshold_gradient_row(sorted_row<T>(call, row),
                                static_cast<const T*>(call.grad) + row * call.m, call.m,

@@ -7,8 +7,6 @@
 
 #pragma once
 
-#include <memory>
-
 #include "simd.hpp"
 
 namespace {
@@ -102,11 +100,6 @@ LAPSUM_INLINE void each_group_down(const T* s, int64_t n, double scale, Group gr
         end = i + 1;
     });
     group(0, end, above);
-}
-
-// Memory for a row's numbers.
-inline std::unique_ptr<double[]> numbers(int64_t n) {
-    return std::unique_ptr<double[]>(new double[size_t(n)]);
 }
 
 // out_i = values_i + e^{-gap} out before it, upward or downward.
