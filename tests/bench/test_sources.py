@@ -296,7 +296,7 @@ def old_results(tmp_path: Path) -> Path:
     for path in RESULTS.rglob("*.json"):
         record = json.loads(path.read_text())
         kind = record.get("sources", {}).get("kind")
-        later = ("cliffs", "compiled", "functions", "hunt", "ranking")
+        later = ("cliffs", "compiled", "functions", "hunt", "ragged", "ranking")
         if kind in (*later, "coder-drawn", "coder-hostile", "coder-threads"):
             continue
         record.pop("sources", None)
