@@ -15,7 +15,7 @@ from torch import Tensor
 from . import _autograd, _ops, _ragged_ops
 from ._autograd import is_plain, threshold_value
 from ._derivatives import Row, Settings, log_mask_vjp, mask_vjp, threshold_vjp, transforms_active
-from .backends.segments import Padding, bounds_of, takes_part
+from .backends.segments import Padding, bounds_of, takes_part, values_of
 
 
 class Segments(NamedTuple):
@@ -26,6 +26,13 @@ class Segments(NamedTuple):
     max_length: int | None
 
 
+class Longer(NamedTuple):
+    """Segments that are longer than was said, and which values are theirs."""
+
+    segments: Tensor
+    values: Tensor
+
+
 class _Dense(NamedTuple):
     """Rows of one size, and which of their scores take part."""
 
@@ -33,6 +40,7 @@ class _Dense(NamedTuple):
     mask: Tensor
     inside: Tensor
     padding: Padding | None
+    longer: Longer | None = None
 
     def rows(self, values: Tensor) -> Tensor:
         return values if self.padding is None else self.padding.rows(values)
@@ -41,7 +49,8 @@ class _Dense(NamedTuple):
         """What was computed of rows, where the scores lie; ``fill`` where there is no row."""
         if self.padding is None:
             return torch.where(self.inside, rows, fill)
-        return self.padding.values(rows, total, fill)
+        found = self.padding.values(rows, total, fill)
+        return found if self.longer is None else found.masked_fill(self.longer.values, math.nan)
 
 
 def _dense(scores: Tensor, mask: Tensor | None, segments: Segments) -> _Dense:
@@ -56,7 +65,11 @@ def _dense(scores: Tensor, mask: Tensor | None, segments: Segments) -> _Dense:
     padding = Padding.of(bounds, max_length)
     inside = padding.inside
     keep = inside if mask is None else inside & padding.rows(mask)
-    return _Dense(padding.rows(scores), keep, inside, padding)
+    # A segment that is longer than was said has no answer.
+    is_longer = bounds.lengths > max_length
+    rows = torch.where(is_longer[:, None], math.nan, padding.rows(scores))
+    longer = Longer(is_longer, values_of(bounds, is_longer, scores.shape[-1]))
+    return _Dense(rows, keep | is_longer[:, None], inside, padding, longer)
 
 
 def soft_topk(
@@ -148,6 +161,8 @@ def _differentiable(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     scores, budget, temperature, mask, pair, offsets, lengths = ctx.saved_tensors
     settings = ctx.settings
     dense = _dense(scores, mask, Segments(offsets, lengths, ctx.max_length))
+    if dense.longer is not None:
+        pair = pair.masked_fill(dense.longer.segments[:, None], math.nan)
     row = Row(dense.scores, budget, temperature, dense.mask, pair, settings)
     if settings.output == "threshold":
         found = threshold_vjp(row, row.side * grad)

@@ -136,6 +136,25 @@ def test_gradients_of_any_order(function: Any, way: str) -> None:
     )
 
 
+def test_a_segment_longer_than_was_said_is_nan_in_derivatives() -> None:
+    """Never cut to that length: the other way is to be right, as the plain call is on a CPU."""
+    values, weights = normal(12), normal(12, seed=1)
+
+    def call(given: Tensor, longest: int) -> Tensor:
+        return soft_topk(given, 1, 0.5, cu_seqlens=torch.tensor([0, 8, 10]), max_seqlen=longest)
+
+    wanted = call(values, 8)
+    torch.testing.assert_close(call(values, 4), wanted)
+    mapped, _ = torch.func.jvp(lambda given: call(given, 4), (values,), (weights,))
+    assert mapped[:8].isnan().all()
+    torch.testing.assert_close(mapped[8:], wanted[8:])
+    values.requires_grad_()
+    (right,) = torch.autograd.grad((call(values, 8) * weights).sum(), values)
+    (found,) = torch.autograd.grad((call(values, 4) * weights).sum(), values, create_graph=True)
+    assert found[:8].isnan().all()
+    torch.testing.assert_close(found[8:], right[8:])
+
+
 def test_vmap_over_budgets() -> None:
     values = normal(20)
     budgets = torch.tensor([[2.0, 0.0, 3.0, 1.0], [1.0, 0.0, 5.5, 2.0]], **f64)

@@ -51,6 +51,15 @@ def takes_part(scores: Tensor, lengths: Tensor) -> Tensor:
     return places < lengths[..., None]
 
 
+def values_of(bounds: Bounds, is_chosen: Tensor, total: int) -> Tensor:
+    """Which values are of chosen segments."""
+    starts, lengths = bounds
+    one = is_chosen.to(torch.int64)
+    marks = torch.zeros(total + 1, dtype=torch.int64, device=starts.device)
+    marks = marks.index_add(0, starts, one).index_add(0, starts + lengths, -one)
+    return marks.cumsum(0)[:-1] > 0
+
+
 class Padding(NamedTuple):
     """Segments as rows of one size: the place of each score, and which of them there are."""
 

@@ -107,6 +107,23 @@ def test_bad_offsets_stay_inside() -> None:
     assert pairs.isfinite().all()
 
 
+@pytest.mark.parametrize("offsets", [(15, 3, 7), (0, 20, 10, 12), (5, 2, 10)])
+def test_offsets_that_fall_leave_the_other_segments_alone(offsets: tuple[int, ...]) -> None:
+    """As in plain torch: a segment that would end before it begins is empty, and only that."""
+    values, ends = normal(20, dtype=torch.float32), torch.tensor(offsets)
+    k = (ends.diff() > 0).double()
+    k[0] *= len(offsets) < 4  # of segments that overlap either's may stand
+    call: Any = (None, None, k, nan, None, 0.5, None, None, True, "mask", torch.float32)
+    out, _ = forward(values, ends, *call)
+    wanted, pairs = plain.ragged_forward(values, ends, *call)
+    apart = slice(12, None) if len(offsets) == 4 else slice(None)
+    torch.testing.assert_close(out[apart], wanted[apart])
+    back: Any = (None, None, None, 0.5, None, pairs, True, "mask", False)
+    found = backward(normal(20, seed=1, dtype=torch.float32), values, ends, *back)[0]
+    same = plain.ragged_backward(normal(20, seed=1, dtype=torch.float32), values, ends, *back)[0]
+    torch.testing.assert_close(found[apart], same[apart])
+
+
 def test_a_segment_longer_than_was_said_is_nan() -> None:
     given = join([normal(40, dtype=torch.float32), normal(5, dtype=torch.float32)], [2, 1], [1, 1])
     plan = RaggedPlan((tile_plan(8, 1), tile_plan(32, 1)), None)

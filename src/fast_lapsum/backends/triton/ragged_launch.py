@@ -137,10 +137,9 @@ def ragged_forward(
         for lead, views, call in _calls(tensors, offsets, lengths, numbers, rows):
             row_count, pairs = lead[1], threshold.view(-1, 2)[views.first_row :]
             given = (*lead, views.warm_start, views.out if out.numel() else None, pairs)
-            made = _forward_steps(chosen, row_count, constants)
-            _run(scores, made, given)
             if is_written:
                 _fill(scores, call, lead, views.out, nothing)
+            _run(scores, _forward_steps(chosen, row_count, constants), given)
     return (out if is_written else scores.new_empty((0,), dtype=out_dtype)), threshold
 
 
@@ -185,8 +184,8 @@ def ragged_backward(
             pairs = threshold.view(-1, 2)[first:]
             d_views: list[Tensor | None] = [d.view(-1)[first:] for d in d_rows]
             given = (*lead, views.grad, pairs, views.out, *(d_views or (None, None)))
-            _run(scores, _backward_steps(chosen, lead[1], constants), given)
             _fill(scores, call, lead, views.out, 0.0)
+            _run(scores, _backward_steps(chosen, lead[1], constants), given)
     return (out, d_rows[0], d_rows[1]) if per_row else (out, None, None)
 
 
@@ -419,7 +418,7 @@ def _addresses(value: Any) -> Any:
 
 
 def _fill(scores: Tensor, call: Call, lead: tuple[Any, ...], out: Rows, nothing: float) -> None:
-    """What is in no row."""
+    """What is in no row, before the rows: of offsets that fall it may be more than that."""
     if not scores.numel():
         return
     row_count, offsets = lead[1], lead[2]
