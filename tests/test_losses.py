@@ -275,3 +275,13 @@ def test_bad_targets_are_named() -> None:
         soft_ndcg(normal(4, 5), torch.ones(4))
     with pytest.raises(ValueError, match=r"target must have the shape of prediction, \(4, 5\)"):
         spearman_loss(normal(4, 5), torch.ones(4))
+
+
+@pytest.mark.parametrize("label", [5, -1, -100])
+def test_labels_that_are_no_class_are_named(label: int) -> None:
+    loss, labels = TopKCrossEntropyLoss([0, 0, 1.0], ignore_index=-7), torch.tensor([0, -7, label])
+    says = rf"labels in \[0, 4\] for 5 classes, or ignore_index=-7, got {label} in row \(2,\)"
+    with pytest.raises(ValueError, match=says):
+        loss(normal(3, 5), labels)
+    with pytest.raises(ValueError, match=rf"target must have labels .* got {label}$"):
+        loss(normal(5), torch.tensor(label))

@@ -16,6 +16,8 @@ from .backends.common import DTYPES, max_temperature
 
 #: One dimension, several that share one budget, or all there are.
 Dim = int | Sequence[int] | None
+#: What a value per row must do; other rows than those of dense scores have their own words.
+PER_ROW = "broadcast to the shape of scores without dim, {shape}"
 
 
 def check_dims(scores: Tensor, dim: Dim) -> int | tuple[int, ...]:
@@ -100,14 +102,19 @@ def check_flag(name: str, value: object) -> bool:
     raise TypeError(f"{name} must be True or False, got {value!r}")
 
 
-def check_budget_number(k: float, count: int, hard: bool, clamp: bool = False) -> None:
-    """0 <= k <= count, and k whole where the mask is hard; clamped it may be any k >= 0."""
+def check_budget_number(
+    k: float, count: int, hard: bool, clamp: bool = False, counted: str = "per row"
+) -> None:
+    """0 <= k <= count, and k whole where the mask is hard; clamped it may be any k >= 0.
+
+    ``counted`` says for an error where so many scores are.
+    """
     if clamp:
         if not k >= 0:
             raise ValueError(f"k must be at least 0, got k={k}")
         return
     if not 0 <= k <= count:
-        raise ValueError(f"k must lie in [0, {count}] for {count} scores per row, got k={k}")
+        raise ValueError(f"k must lie in [0, {count}] for {count} scores {counted}, got k={k}")
     if hard and not isinstance(k, (int, torch.SymInt)) and not k.is_integer():
         raise ValueError(f"k must be a whole number for a hard mask of exactly k ones, got k={k}")
 
@@ -143,8 +150,17 @@ def check_temperature_number(temperature: float, dtype: torch.dtype) -> None:
         )
 
 
-def check_per_row(name: str, value: Tensor, scores: Tensor, rows_shape: torch.Size) -> Tensor:
-    """A real tensor on the scores' device with one value per row, as a view where possible."""
+def check_per_row(
+    name: str,
+    value: Tensor,
+    scores: Tensor,
+    rows_shape: torch.Size,
+    expectation: str = PER_ROW,
+) -> Tensor:
+    """A real tensor on the scores' device with one value per row, as a view where possible.
+
+    ``expectation`` is what an error says that it must do.
+    """
     if value.dtype == torch.bool:
         raise TypeError(f"{name} must be a number or a tensor of numbers, got a tensor of bool")
     if value.is_complex():
@@ -162,16 +178,18 @@ def check_per_row(name: str, value: Tensor, scores: Tensor, rows_shape: torch.Si
         return value.expand(rows_shape)
     except RuntimeError:
         raise ValueError(
-            f"{name} must broadcast to the shape of scores without dim, {tuple(rows_shape)}, "
+            f"{name} must {expectation.format(shape=tuple(rows_shape))}, "
             f"got shape {tuple(value.shape)}"
         ) from None
 
 
-def check_warm_start(warm_start: Tensor, scores: Tensor, rows_shape: torch.Size) -> Tensor:
+def check_warm_start(
+    warm_start: Tensor, scores: Tensor, rows_shape: torch.Size, expectation: str = PER_ROW
+) -> Tensor:
     """An earlier threshold, one per row."""
     if not isinstance(warm_start, Tensor):
         raise TypeError(f"warm_start must be a torch.Tensor, got {type(warm_start).__name__}")
-    return check_per_row("warm_start", warm_start.detach(), scores, rows_shape)
+    return check_per_row("warm_start", warm_start.detach(), scores, rows_shape, expectation)
 
 
 def check_mask(mask: Tensor, scores: Tensor) -> Tensor:

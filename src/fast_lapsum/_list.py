@@ -26,6 +26,7 @@ from .backends.common import compute_dtype
 from .backends.many import kept_dtype
 
 _ONE = torch.Size(())
+_FOR_ALL = "be one number for all tensors, without dimensions"
 
 
 def soft_topk_list(
@@ -48,12 +49,12 @@ def soft_topk_list(
     budget_number: Any = 0.0
     temperature_number: Any = 1.0
     if isinstance(k, Tensor):
-        budget = check_per_row("k", k, first, _ONE)
+        budget = check_per_row("k", k, first, _ONE, _FOR_ALL)
     else:
         budget_number = check_number("k", k)
-        check_budget_number(budget_number, count, hard, clamp)
+        check_budget_number(budget_number, count, hard, clamp, "in all")
     if isinstance(temperature, Tensor):
-        row_temperature = check_per_row("temperature", temperature, first, _ONE)
+        row_temperature = check_per_row("temperature", temperature, first, _ONE, _FOR_ALL)
     else:
         temperature_number = check_number("temperature", temperature)
         check_temperature_number(temperature_number, kept)

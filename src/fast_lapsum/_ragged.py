@@ -10,6 +10,7 @@ from torch import SymFloat, Tensor
 
 from . import _autograd, _ragged_autograd
 from ._arguments import (
+    PER_ROW,
     Dim,
     check_budget_number,
     check_dims,
@@ -28,6 +29,9 @@ from ._ragged_values import check_values, limit_budget
 from ._segments import check_cu_seqlens, check_lengths, check_max_seqlen
 from .backends.common import compute_dtype
 from .backends.segments import bounds_of, count_in_rows, rows_shape, takes_part
+
+_PER_SEGMENT = "be one number, or one per segment, of shape {shape}"
+_PER_NESTED_ROW = "be one number, or one per row of the nested tensor, of shape {shape}"
 
 
 class RaggedCall(NamedTuple):
@@ -148,18 +152,21 @@ def prepare(
     budget_number: Any = 0.0  # a number of the compiler's, in a graph
     temperature_number: Any = 1.0
     is_hard = output == "hard"
+    expectation, counted = PER_ROW, "per row"
+    if cu_seqlens is not None:
+        expectation, counted = _PER_NESTED_ROW if is_nested else _PER_SEGMENT, "in all"
     if isinstance(k, Tensor):
-        budget = check_per_row("k", k, scores, rows)
+        budget = check_per_row("k", k, scores, rows, expectation)
     else:
         budget_number = check_number("k", k)
-        check_budget_number(budget_number, scores.shape[-1], is_hard, clamp)
+        check_budget_number(budget_number, scores.shape[-1], is_hard, clamp, counted)
     if isinstance(temperature, Tensor):
-        row_temperature = check_per_row("temperature", temperature, scores, rows)
+        row_temperature = check_per_row("temperature", temperature, scores, rows, expectation)
     else:
         temperature_number = check_number("temperature", temperature)
         check_temperature_number(temperature_number, scores.dtype)
     if warm_start is not None:
-        warm_start = check_warm_start(warm_start, scores, rows)
+        warm_start = check_warm_start(warm_start, scores, rows, expectation)
     if validate or clamp:
         looked_at = scores.detach()
         budgets = full_rows(scores, budget_number, rows) if budget is None else budget

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ._arguments import Dim, check_mask, check_number, check_scores
+from ._autograd import is_plain
 from ._call import Number
 from .functional import log_soft_topk, soft_topk
 from .ranking import soft_rank, spearman
@@ -83,6 +84,7 @@ class TopKCrossEntropyLoss(torch.nn.Module):
                 f"target must have the shape {tuple(wanted)} for {kind}, got {tuple(target.shape)}"
             )
         if is_label:
+            _check_labels(target, scores.shape[-1], self.ignore_index)
             is_valid = target != self.ignore_index
             places = target.where(is_valid, 0).unsqueeze(-1)
             of_row = -_summed([log.gather(-1, places) for log in self._logs(scores)]).squeeze(-1)
@@ -256,6 +258,20 @@ def _check_like(scores: Tensor, name: str, value: Tensor, of: str = "scores") ->
     if value.shape != scores.shape:
         raise ValueError(
             f"{name} must have the shape of {of}, {tuple(scores.shape)}, got {tuple(value.shape)}"
+        )
+
+
+def _check_labels(target: Tensor, classes: int, ignore_index: int) -> None:
+    """An error for the first label that is no class, on a CPU; a GPU would be waited for."""
+    if not target.is_cpu or not is_plain(target):
+        return
+    bad = (target != ignore_index) & ((target < 0) | (target >= classes))
+    if bool(bad.any()):
+        where = tuple(int(i) for i in bad.nonzero()[0])
+        row = f" in row {where}" if where else ""
+        raise ValueError(
+            f"target must have labels in [0, {classes - 1}] for {classes} classes, or "
+            f"ignore_index={ignore_index}, got {int(target[where])}{row}"
         )
 
 

@@ -319,8 +319,12 @@ def test_bad_offsets(offsets: list[int], says: str, solver: Any) -> None:
         ({"lengths": torch.tensor([1, 2])}, ValueError, r"lengths must broadcast .* got shape"),
         ({"lengths": torch.tensor(21), "validate": True}, ValueError, r"lengths=21"),
         ({"lengths": torch.tensor(1.0)}, TypeError, "lengths must be int32 or int64, got float32"),
-        ({"cu_seqlens": OFFSETS, "k": torch.ones(3)}, ValueError, r"k must broadcast .* \(4,\)"),
-        ({"cu_seqlens": OFFSETS, "k": 30}, ValueError, r"k must lie in \[0, 20\]"),
+        ({"cu_seqlens": OFFSETS, "k": torch.ones(3)}, ValueError, r"one per segment.* \(4,\), got"),
+        ({"cu_seqlens": OFFSETS, "temperature": torch.ones(3)}, ValueError, "ture .*per segment"),
+        ({"cu_seqlens": OFFSETS, "warm_start": torch.ones(3)}, ValueError, "start .*per segment"),
+        ({"cu_seqlens": OFFSETS, "k": 30}, ValueError, r"in \[0, 20\] for 20 scores in all"),
+        ({"lengths": torch.tensor(3), "k": torch.ones(3)}, ValueError, r"without dim, \(\), got"),
+        ({"lengths": torch.tensor(3), "k": 30}, ValueError, r"\[0, 20\] for 20 scores per row"),
         ({"cu_seqlens": OFFSETS, "k": 1}, ValueError, "k must be at most 0, .* in segment 1"),
         ({"lengths": torch.tensor(3), "k": 4}, ValueError, "k must be at most 3, the number"),
     ],
@@ -329,6 +333,12 @@ def test_errors_name_the_argument(given: dict[str, Any], error: type[Exception],
     for solver in ("auto", "two_exponential"):
         with pytest.raises(error, match=says):
             soft_topk(normal(20), **({"k": 0, "solver": solver} | given))
+
+
+def test_a_nested_tensor_has_one_budget_per_row() -> None:
+    scores = torch.nested.nested_tensor([normal(4), normal(2)], layout=torch.jagged)
+    with pytest.raises(ValueError, match=r"one per row of the nested tensor.* \(2,\), got .*3"):
+        soft_topk(scores, torch.ones(3))
 
 
 def test_two_dimensions_have_no_offsets() -> None:

@@ -97,4 +97,4 @@ def test_pages_name_files_that_exist(page: str) -> None:
 
 
 def test_recipes_name_their_files() -> None:
-    assert len(_named_files("docs/contributing.md")) > 20
+    assert len(_named_files("docs/recipes.md")) > 20

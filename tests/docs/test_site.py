@@ -90,6 +90,12 @@ def test_no_link_is_broken(site: Path) -> None:
     assert broken == []
 
 
+def test_no_two_files_differ_by_case_alone(site: Path) -> None:
+    """On some disks one would take the place of the other."""
+    names = [path.relative_to(site).as_posix().lower() for path in site.rglob("*")]
+    assert sorted(names) == sorted(set(names))
+
+
 def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
     outside = [
         f"{path.relative_to(site)}: {address}"
