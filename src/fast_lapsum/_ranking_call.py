@@ -20,12 +20,23 @@ from .backends.common import row_dtype
 
 Number = int | float
 
+#: Kernels count the scores of a row in 32 bits.
+MOST_SCORES = 2**31 - 1
+#: A mass is taken for a whole number at most this far from it: well before those that lie half-way.
+FARTHEST_SNAP = 0.25
+
 
 def check_one_dim(scores: Tensor, dim: object) -> int:
     """The one dimension of a call, counted from the front."""
     if dim is None or isinstance(dim, (tuple, list)):
         raise TypeError(f"dim must be an int, got dim={dim}; flatten several dimensions into one")
-    return check_scores(scores, dim)  # type: ignore[arg-type]
+    dim = check_scores(scores, dim)  # type: ignore[arg-type]
+    if scores.shape[dim] > MOST_SCORES:
+        raise ValueError(
+            f"scores must have at most {MOST_SCORES} scores along dim={dim}, "
+            f"got shape {tuple(scores.shape)}"
+        )
+    return dim
 
 
 def row_temperatures(scores: Tensor, temperature: Number | Tensor) -> Tensor:
@@ -95,14 +106,41 @@ def soft_quantile(
     return b.movedim(-1, 0)[place.argsort()]
 
 
+def _number_mass(q: float, n: int) -> float:
+    """q n, or the whole number that it is as far as q can tell.
+
+    >>> 0.29 * 100, _number_mass(0.29, 100)
+    (28.999999999999996, 29.0)
+    """
+    mass = q * n
+    whole = float(round(mass))
+    slack = min(mass * torch.finfo(torch.float64).eps, FARTHEST_SNAP)
+    return whole if 0 < whole < n and abs(mass - whole) <= slack else mass
+
+
+def _snapped(q: Tensor, n: int) -> Tensor:
+    """The same of a tensor, as far as its dtype can tell, on its device."""
+    masses = q.to(row_dtype(q)) * n
+    whole = masses.round()
+    slack = (masses * torch.finfo(q.dtype).eps).clamp(max=FARTHEST_SNAP)
+    is_whole = (whole > 0) & (whole < n) & ((masses - whole).abs() <= slack)
+    return torch.where(is_whole, whole, masses)
+
+
 def _quantile_masses(q: Any, rows: Tensor) -> Tensor:
-    """q n for every quantile, on the device of the scores; NaN for what is no quantile."""
+    """q n for every quantile, on the device of the scores; NaN for what is no quantile.
+
+    Whole numbers as far as q can tell: i / n, rounded, has the mass i.
+    """
     wide, n = row_dtype(rows), rows.shape[-1]
     if not isinstance(q, Tensor):
         number = check_number("q", q)
         if not 0 < number < 1:
             raise ValueError(f"q must lie in (0, 1), without its ends, got q={number}")
-        return torch.full((), number * n, dtype=wide, device=rows.device)
+        if type(number) is float and type(n) is int:
+            return torch.full((), _number_mass(number, n), dtype=wide, device=rows.device)
+        q = torch.full((), number, dtype=wide, device=rows.device)  # a compiler's has no value
+        return _snapped(q, n)
     if q.dim() > 1:
         raise ValueError(f"q must be a number or a 1-D tensor, got shape {tuple(q.shape)}")
     if not q.is_floating_point():
@@ -115,5 +153,5 @@ def _quantile_masses(q: Any, rows: Tensor) -> Tensor:
                 raise ValueError(f"q must lie in (0, 1), without its ends, got q={number}")
     if q.device != rows.device:
         raise ValueError(f"q must be on the device of scores ({rows.device}), got {q.device}")
-    masses = q.to(wide) * n
+    masses = _snapped(q, n)
     return torch.where((masses > 0) & (masses < n), masses, torch.nan)

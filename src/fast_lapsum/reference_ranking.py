@@ -66,6 +66,8 @@ def mass_row(b: Tensor, scores: Tensor, temperature: float) -> Tensor:
 def quantile_row(scores: Tensor, mass: float, temperature: float) -> Threshold:
     """b with the mass m, 0 < m < n, as a pair; infinite where that many scores are.
 
+    Where m scores are -inf and all others +inf every number has the mass, and b is 0.
+
     >>> quantile_row(torch.tensor([4.0, 1.0, 3.0, 2.0]), 2.0, 0.0).hi
     2.5
     """
@@ -76,7 +78,7 @@ def quantile_row(scores: Tensor, mass: float, temperature: float) -> Threshold:
     finite = int(scores.isfinite().sum())
     lowest, highest = int((ordered == -math.inf).sum()), int((ordered < math.inf).sum())
     if mass <= lowest and lowest:
-        return Threshold(-math.inf if mass < lowest or finite else math.nan, 0.0)
+        return Threshold(-math.inf if mass < lowest or finite else 0.0, 0.0)
     if mass >= highest and highest < n:
         return Threshold(math.inf, 0.0)
     if is_hard(scores, temperature):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
 import pytest
 import torch
 from torch import Tensor
 
 import ranking_cases
 from cases import normal
-from fast_lapsum import soft_argsort, soft_quantile, soft_rank, soft_sort
+from fast_lapsum import soft_argsort, soft_quantile, soft_rank, soft_sort, spearman
 from ranking_cases import TOLERANCE, Rows, assert_masses, draw
 
 pytestmark = pytest.mark.gpu
@@ -92,17 +95,22 @@ def test_special_rows() -> None:
     ]
 
 
-def test_nothing_waits_for_the_device() -> None:
+def test_nothing_waits_for_the_device(no_sync: Callable[[], AbstractContextManager[None]]) -> None:
     scores = torch.randn(8, 5000, device=CUDA, requires_grad=True)
     values = torch.randn(8, 5000, 2, device=CUDA)
-    for _ in range(2):  # kernels are compiled in the first turn
-        torch.cuda.set_sync_debug_mode("error" if _ else "default")
-        try:
-            soft_rank(scores, 0.1).sum().backward()
-            soft_sort(scores, 0.1).sum().backward()
-            soft_argsort(scores, 0.1).apply(values).sum().backward()
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
+    q = torch.tensor([0.3, 0.7], device=CUDA)
+
+    def calls() -> None:
+        soft_rank(scores, 0.1).sum().backward()
+        soft_sort(scores, 0.1).sum().backward()
+        soft_quantile(scores, q, 0.1).sum().backward()
+        soft_quantile(scores, 0.3, 0.1).sum().backward()
+        spearman(scores, values[..., 0], 0.1).sum().backward()
+        soft_argsort(scores, 0.1).apply(values).sum().backward()
+
+    calls()  # kernels are compiled
+    with no_sync():
+        calls()
 
 
 def test_permutations_and_second_derivatives() -> None:

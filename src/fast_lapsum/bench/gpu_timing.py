@@ -7,6 +7,7 @@ logic runs without a GPU.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -84,7 +85,9 @@ def _capture(calls: Sequence[Call]) -> torch.cuda.CUDAGraph | None:
 def sync_error(call: Call) -> str | None:
     """The complaint of a call that waits for the device; None for one that does not."""
     before = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("error")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch calls the mode a prototype
+        torch.cuda.set_sync_debug_mode("error")
     try:
         call()
     except torch.OutOfMemoryError:

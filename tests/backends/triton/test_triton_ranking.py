@@ -87,7 +87,7 @@ def test_thresholds_and_their_gradients(dtype: torch.dtype) -> None:
     scores, t = _rows(dtype)
     ordered, order = scores.sort(-1)
     part = 2e-6 if dtype == torch.float32 else 1e-13
-    some = torch.tensor([1e-9, 3.3, 7.0, 20.0, 20.0, 39.9, nan], dtype=torch.float64)
+    some = torch.tensor([1e-170, 1e-9, 3.3, 7.0, 20.0, 20.0, 39.9, nan], dtype=torch.float64)
     for masses in (None, some):
         b, count, low, up = ranking_launch.threshold_rows(ordered, t, masses)
         wanted, counts, lows, ups = plain.threshold_rows(ordered.double(), t, masses)
@@ -99,6 +99,15 @@ def test_thresholds_and_their_gradients(dtype: torch.dtype) -> None:
         found = ranking_launch.threshold_rows_backward(*given)
         given = (grad.double(), counts, lows, ups, ordered.double(), order, t)
         _near(found, plain.threshold_rows_backward(*given), 10 * part, float(grad.abs().sum()))
+
+
+def test_the_threshold_between_the_infinities_is_zero() -> None:
+    ordered = torch.tensor([[-inf, -inf, inf]] * 2)
+    t, masses = torch.tensor([0.0, 1.0]).double(), torch.tensor([1.5, 2.0]).double()
+    b, _, low, up = ranking_launch.threshold_rows(ordered, t, masses)
+    assert b.tolist() == [[-inf, 0.0]] * 2
+    assert not low.any()
+    assert not up.any()
 
 
 @pytest.mark.parametrize("reverse", [False, True])

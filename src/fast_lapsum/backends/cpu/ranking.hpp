@@ -3,7 +3,8 @@
 //   M_i = sum_j F((s_i - s_j) / t) = i + 1/2 + (U_i - L_i) / 2 at a score, and between two of them,
 //   m = c - A / 2 + B / 2 with A = L_{c-1} e^{-(b - s_{c-1})/t}, B = U_c e^{-(s_c - b)/t}
 //
-// where L and U are decayed sums over the scores at and below, and at and above.
+// where L and U are decayed sums over the scores at and below, and at and above. Between -inf and
+// +inf every number has the mass c: b is 0 there.
 
 #pragma once
 
@@ -124,15 +125,19 @@ LAPSUM_CLONES void solve_intervals(Intervals& at, double t) {
         const bool is_even = excess == 0, is_low = excess > 0;
         const double apart = is_even ? 1.0 : std::abs(excess);
         const double coupling = low_sum * up_sum * at.decay[i];
-        const double root = std::sqrt(apart * apart + coupling), nearer = root + apart;
+        // Next to an empty side, where the mass may be tiny, nothing is squared.
+        const double root = coupling > 0 ? std::sqrt(apart * apart + coupling) : apart;
+        const double nearer = root + apart;
         const double offset = t * log_vectorised(is_even  ? low_sum / up_sum
                                                  : is_low ? low_sum / nearer
                                                           : up_sum / nearer);
-        const double middle = at.low[i] * 0.5 + at.up[i] * 0.5 + offset * 0.5;
+        const bool is_open = at.low[i] == -kInfinity && at.up[i] == kInfinity;
+        const double middle = is_open ? 0.0 : at.low[i] * 0.5 + at.up[i] * 0.5 + offset * 0.5;
         const double b = is_even ? middle : is_low ? at.low[i] + offset : at.up[i] - offset;
         const double half = 0.5 / root, major = nearer * half, minor = coupling / nearer * half;
-        const double low_share = is_even ? 0.5 : is_low ? major : minor;
-        const double up_share = is_even ? 0.5 : is_low ? minor : major;
+        const double even_share = is_open ? 0.0 : 0.5;
+        const double low_share = is_even ? even_share : is_low ? major : minor;
+        const double up_share = is_even ? even_share : is_low ? minor : major;
         const bool is_moved = std::abs(b) < kInfinity;
         at.b[i] = b;
         at.low_part[i] = is_moved && low_sum > 0 ? low_share / low_sum : 0.0;

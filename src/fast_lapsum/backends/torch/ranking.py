@@ -8,6 +8,8 @@ s_i (L), and at and above it (U), the mass at a score and its rank are
 and between two scores, c of them below b, the mass at b is that of the two exponentials
 
     m = c - A / 2 + B / 2,    A = L_{c-1} e^{-(b - s_{c-1})/t},    B = U_c e^{-(s_c - b)/t}.
+
+Between -inf and +inf every number has the mass c: b is 0 there, and nothing moves it.
 """
 
 from __future__ import annotations
@@ -103,7 +105,10 @@ def thresholds_in_order(nodes: Nodes, masses: Tensor) -> Thresholds:
     is_even, is_low = excess == 0, excess > 0
     apart = torch.where(is_even, 1.0, excess).abs()
     coupling = low_sum * up_sum * torch.exp(-gap)
-    root = torch.sqrt(apart**2 + coupling)
+    # Next to an empty side, where the mass may be tiny, nothing is squared.
+    is_coupled = coupling > 0
+    root = torch.sqrt(torch.where(is_coupled, apart, 1.0) ** 2 + coupling)
+    root = torch.where(is_coupled, root, apart)
     nearer = root + apart  # A where b hangs on the scores below, else B
     near_sum = torch.where(is_low, low_sum, up_sum)
     near = torch.log(torch.where(is_even, nearer, near_sum) / nearer)
@@ -113,14 +118,16 @@ def thresholds_in_order(nodes: Nodes, masses: Tensor) -> Thresholds:
     below = torch.where(is_even, gap / 2 + aside, torch.where(is_low, near, gap - near))
     above = torch.where(is_even, gap / 2 - aside, torch.where(is_low, gap - near, near))
     t = torch.where(nodes.temperature >= nodes.tiny, nodes.temperature, 0.0)
-    middle = low / 2 + up / 2 + t * aside
+    is_open = (low == -math.inf) & (up == math.inf)
+    middle = torch.where(is_open, 0.0, low / 2 + up / 2 + t * aside)
     b = torch.where(is_even, middle, torch.where(is_low, low + t * near, up - t * near))
     b = torch.where(b.isfinite(), b, b.detach())
     major, minor = nearer / (2 * root), coupling / nearer / (2 * root)
     even_root = torch.sqrt(both[0] * both[1]) * torch.exp(-gap / 2)
     root = torch.where(is_even, even_root, root)
-    low_share = torch.where(is_even, 0.5, torch.where(is_low, major, minor))
-    up_share = torch.where(is_even, 0.5, torch.where(is_low, minor, major))
+    even_share = torch.where(is_open, 0.0, 0.5)
+    low_share = torch.where(is_even, even_share, torch.where(is_low, major, minor))
+    up_share = torch.where(is_even, even_share, torch.where(is_low, minor, major))
     return Thresholds(b, count, low_share, up_share, below, above, root)
 
 

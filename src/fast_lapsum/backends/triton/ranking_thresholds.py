@@ -59,18 +59,22 @@ def place_thresholds(
     is_even = excess == 0
     is_low = excess > 0
     apart = tl.where(is_even, 1.0, tl.abs(excess))
-    root = tl.sqrt(apart * apart + coupling)
+    # Next to an empty side, where the mass may be tiny, nothing is squared.
+    root = tl.where(coupling > 0, tl.sqrt(apart * apart + coupling), apart)
     nearer = root + apart
     near_sum = tl.where(is_low, low_sum, up_sum)
     near = tl.log(tl.where(near_sum > 0, near_sum, 1.0) / nearer)
     of_sums = tl.where(low_sum > 0, low_sum, 1.0) / tl.where(up_sum > 0, up_sum, 1.0)
     aside = tl.log(of_sums) * 0.5
     b = tl.where(is_low, low_score + t * near, up_score - t * near)
-    b = tl.where(is_even, low_score * 0.5 + up_score * 0.5 + t * aside, b)
+    is_open = (low_score == -float("inf")) & (up_score == float("inf"))
+    middle = tl.where(is_open, 0.0, low_score * 0.5 + up_score * 0.5 + t * aside)
+    b = tl.where(is_even, middle, b)
     major = nearer / (2 * root)
     minor = coupling / nearer / (2 * root)
-    low_share = tl.where(is_even, 0.5, tl.where(is_low, major, minor))
-    up_share = tl.where(is_even, 0.5, tl.where(is_low, minor, major))
+    even_share = tl.where(is_open, 0.0, 0.5)
+    low_share = tl.where(is_even, even_share, tl.where(is_low, major, minor))
+    up_share = tl.where(is_even, even_share, tl.where(is_low, minor, major))
     is_moved = tl.abs(b) <= largest_finite(tl.float64)
     low_share = tl.where(is_moved & has_low, low_share, 0.0)
     up_share = tl.where(is_moved & has_up, up_share, 0.0)
