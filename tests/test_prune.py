@@ -212,6 +212,65 @@ def test_layers_are_computed_again_with_the_same_masks() -> None:
         torch.testing.assert_close(one, other)
 
 
+def test_a_checkpoint_that_would_lose_gradients_is_named() -> None:
+    layers = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.Linear(6, 6))
+
+    class Repeated(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = layers
+
+        def forward(self, x: Tensor) -> Any:
+            return checkpoint(self.layers, x, use_reentrant=True)
+
+    model = Repeated()
+    soften(model, density=0.5, temperature=0.1)
+    found = model(normal(3, 6).float().requires_grad_())
+    with pytest.raises(RuntimeError, match="must be checkpointed with use_reentrant=False"):
+        found.sum().backward()
+
+
+def test_layers_are_trained_and_evaluated_one_by_one() -> None:
+    """Masks are soft in training and hard in eval(), whatever the other layers do."""
+    model = _model()
+    soften(model, density=0.3, temperature=0.05)
+    originals = {place: model[place].weight for place in (0, 2, 5)}
+    weights: dict[int, Tensor] = {}
+    for place in originals:
+        model[place].register_forward_hook(
+            lambda layer, *_, place=place: weights.__setitem__(place, layer.weight)
+        )
+    model.train()(_inputs())
+    soft = dict(weights)
+    model.eval()(_inputs())
+    hard = dict(weights)
+    for evaluated in originals:
+        model.train()[evaluated].eval()
+        model(_inputs())
+        for place, weight in weights.items():
+            wanted = hard if place == evaluated else soft
+            assert torch.equal(weight, wanted[place])
+            assert torch.equal(model[place].weight, wanted[place])  # outside of a forward pass
+            scores: Any = model[place].parametrizations.weight.original  # type: ignore[union-attr]
+            (gradient,) = torch.autograd.grad(weight.square().sum(), scores, retain_graph=True)
+            # A hard mask has no gradient, so this is that of the weights that are kept.
+            assert torch.equal(gradient, 2 * weight) == (place == evaluated)
+
+
+@pytest.mark.parametrize("density", [0.3, 1.0])
+def test_a_model_in_training_can_be_copied_and_leaves_no_graph(density: float) -> None:
+    model = _model()
+    pruning = soften(model, density=density, temperature=0.05)
+    output = model(_inputs())
+    other = copy.deepcopy(model)
+    torch.testing.assert_close(other(_inputs()), output)
+    output.sum().backward()
+    copy.deepcopy(pruning)
+    masks = pruning._last_masks
+    assert masks is not None
+    assert all(mask.grad_fn is None for mask in masks)
+
+
 def test_a_weight_outside_of_the_model_has_its_mask_too() -> None:
     model = _model()
     soften(model, density=0.3, temperature=0.05)

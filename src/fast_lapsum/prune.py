@@ -35,8 +35,9 @@ def soften(
 
     A parametrization is put on every parameter: in training a weight is ``weight * mask`` with the
     soft mask of its scores, so that gradients tell which weights to keep. In ``eval()`` masks are
-    hard: the model that :meth:`SoftPruning.finalize` would leave. Optimisers go on with the
-    parameters they have.
+    hard: the model that :meth:`SoftPruning.finalize` would leave. Each layer goes by its own flag.
+    Optimisers go on with the parameters they have. With one budget over all of them activation
+    checkpointing needs ``use_reentrant=False``.
 
     Args:
         module: the model.
@@ -178,7 +179,7 @@ class SoftPruning:
         """
         if not self._members:
             raise RuntimeError("finalize must be called once, and was called before")
-        masks = [mask == 1 for mask in self._all_masks(is_hard=True)]
+        masks = [mask == 1 for mask in self._all_masks([True] * len(self._members))]
         for hook in self._hooks:
             hook.remove()
         for (_, owner, attribute), mask in zip(self._found, masks, strict=True):
@@ -191,28 +192,40 @@ class SoftPruning:
 
     def _before(self, module: Module, arguments: Any) -> None:
         """One solve for all parameters of a forward pass."""
-        self._masks = self._all_masks(is_hard=not self._members[0][1].training)
+        self._masks = self._all_masks(self._are_hard())
 
     def _after(self, module: Module, arguments: Any, output: Any) -> None:
-        self._masks, self._last_masks = None, self._masks
+        masks, self._masks = self._masks, None
+        # A compiler computes layers again by itself; what a transform makes must not outlive it.
+        is_traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+        if masks is not None and torch.is_grad_enabled() and not is_traced:
+            self._last_masks = [_without_graph(mask) for mask in masks]
 
     def mask_of(self, place: int, mask: _SoftMask, weight: Tensor) -> Tensor:
         """The mask of one parameter, now."""
-        is_hard = not mask.training
         if self.scope != "global":
-            return self._own_mask(mask.scores_of(weight), is_hard)
+            return self._own_mask(mask.scores_of(weight), is_hard=not mask.training)
         if self._masks is not None:
             return self._masks[place]
         # A layer that is computed again during the backward pass has the masks of its forward pass.
         if self._last_masks is not None and torch._C._current_graph_task_id() != -1:
             return self._last_masks[place]
-        return self._all_masks(is_hard)[place]
+        return self._all_masks(self._are_hard())[place]
 
-    def _all_masks(self, is_hard: bool) -> list[Tensor]:
+    def _are_hard(self) -> list[bool]:
+        """Of each parameter, whether its layer is evaluated."""
+        return [not mask.training for _, mask in self._members]
+
+    def _all_masks(self, are_hard: list[bool]) -> list[Tensor]:
         scores = [mask.scores_of(owner.original) for owner, mask in self._members]
         if self.scope == "global":
-            return _masks_over(scores, self.count, self._settings(is_hard))
-        return [self._own_mask(one, is_hard) for one in scores]
+            found = {
+                is_hard: _masks_over(scores, self.count, self._settings(is_hard))
+                for is_hard in (False, True)
+                if is_hard in are_hard
+            }
+            return [found[is_hard][place] for place, is_hard in enumerate(are_hard)]
+        return [self._own_mask(one, is_hard) for one, is_hard in zip(scores, are_hard, strict=True)]
 
     def _own_mask(self, scores: Tensor, is_hard: bool) -> Tensor:
         if self._pattern is None:
@@ -226,6 +239,10 @@ class SoftPruning:
 
     def _settings(self, is_hard: bool) -> _Settings:
         return _Settings(self._temperature, self._hard, is_hard)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Masks are those of a forward pass, which a copy has not made."""
+        return {**self.__dict__, "_masks": None, "_last_masks": None}
 
     def __repr__(self) -> str:
         return (
@@ -292,6 +309,21 @@ def _masks_over(scores: list[Tensor], k: int, settings: _Settings) -> list[Tenso
     if settings.is_hard:
         return soft_topk_list([one.detach() for one in scores], k, 0.0, hard=True)
     return soft_topk_list(scores, k, settings.temperature, hard=settings.hard)
+
+
+def _without_graph(mask: Tensor) -> Tensor:
+    """The values of a mask for layers that are computed again, for their values alone."""
+    values = mask.detach().requires_grad_(mask.requires_grad)
+    if values.requires_grad:
+        values.register_hook(_refuse_gradient)  # type: ignore[no-untyped-call]
+    return values
+
+
+def _refuse_gradient(gradient: Tensor) -> None:
+    raise RuntimeError(
+        "a model with scope='global' must be checkpointed with use_reentrant=False, "
+        "got use_reentrant=True, by which gradients of the masks would be lost"
+    )
 
 
 def _chosen_parameters(

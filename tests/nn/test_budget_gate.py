@@ -11,7 +11,7 @@ from torch import Tensor
 from cases import normal
 from fast_lapsum import hard_topk_mask, soft_topk
 from fast_lapsum.nn import BudgetGate, RunningThreshold, TemperatureSchedule
-from fast_lapsum.nn.running_threshold import laplace_cdf
+from fast_lapsum.nn.running_threshold import laplace_cdf, log_laplace_cdf
 
 
 def _normal_share(b: float) -> float:
@@ -182,6 +182,33 @@ def test_calibration_is_exact_on_a_tensor_and_close_on_batches() -> None:
     assert gate.running.momentum == 0.01
 
 
+def test_calibration_tells_scores_of_float64_apart() -> None:
+    scores, gate = normal(50, 9) * 1e-9 + 1, BudgetGate(2)
+    gate.calibrate(scores)
+    assert gate.eval()(scores).sum() == 100
+    gate.calibrate(scores.split(10))
+    assert gate(scores).sum() == pytest.approx(100, abs=10)
+    other = BudgetGate(2).eval()
+    other.load_state_dict(gate.state_dict())
+    assert torch.equal(other(scores), gate(scores))
+
+
+def test_without_a_score_there_is_no_threshold() -> None:
+    gate, scores = BudgetGate(2), normal(3, 4).float()
+    nothing = torch.zeros(3, 4, dtype=torch.bool)
+    gate.calibrate(torch.empty(0, 4))
+    assert gate.threshold.isnan()
+    gate.calibrate(scores, mask=nothing)
+    assert gate.threshold.isnan()
+    gate(scores, nothing)
+    assert gate.threshold.isnan()
+    gate.calibrate([torch.empty(0, 4), scores, torch.empty(0, 4)])
+    assert gate.eval()(scores).sum() == 6
+    kept = gate.threshold.clone()
+    gate.running.update(scores, 0.0, mask=nothing)
+    assert torch.equal(gate.threshold, kept)
+
+
 def test_a_learned_budget_receives_its_gradient() -> None:
     k = torch.nn.Parameter(torch.tensor(3.0))
     gate = BudgetGate(k, 0.3, budget="batch")
@@ -211,9 +238,15 @@ def test_the_soft_mask_at_a_kept_threshold() -> None:
     torch.testing.assert_close(
         running.soft_mask(scores, 0.5), soft_topk(scores, 12, 0.5, dim=None), atol=1e-6, rtol=1e-5
     )
+    torch.testing.assert_close(
+        running.log_soft_mask(scores, 0.5).exp(), running.soft_mask(scores, 0.5)
+    )
+    far = log_laplace_cdf(torch.tensor([-3000.0, 0.0, 40.0]), 2.0)
+    torch.testing.assert_close(far, torch.tensor([-1500.6931472, -0.6931472, -0.5 * math.exp(-20)]))
     distances = torch.tensor([-math.inf, -1.0, 0.0, 1.0, math.inf])
     for cold in (0.0, torch.tensor(0.0)):
         assert laplace_cdf(distances, cold).tolist() == [0.0, 0.0, 0.5, 1.0, 1.0]
+        assert log_laplace_cdf(distances, cold).exp().tolist() == [0.0, 0.0, 0.5, 1.0, 1.0]
 
 
 @pytest.mark.parametrize(

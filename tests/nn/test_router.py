@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
 
 from cases import normal
@@ -128,6 +129,39 @@ def test_capacity_keeps_the_highest_weights_of_an_expert() -> None:
     assert torch.equal(router.eval()(tokens).routing_map, routing.routing_map)
 
 
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("top_k", [1, 2, EXPERTS])
+def test_capacity_ranks_weights_that_are_all_one(top_k: int, normalize: bool) -> None:
+    """At a low temperature the best tokens stay, not the earliest."""
+    torch.manual_seed(0)
+    settings: Any = {"capacity_factor": 0.5, "normalize": normalize}
+    router = TopKRouter(DIM, EXPERTS, top_k, 1e-4, **settings).double()
+    tokens = normal(TOKENS, DIM)
+    routing = router(tokens)
+    most = math.ceil(0.5 * top_k * TOKENS / EXPERTS)
+    # At a temperature of 0+ a threshold lies halfway between the scores next to it.
+    heights = routing.logits.detach().clone()
+    if top_k < EXPERTS:
+        best = heights.topk(top_k + 1, -1).values
+        heights -= best[:, -2:].mean(-1, keepdim=True)
+    is_wanted = heights > 0 if top_k < EXPERTS else torch.ones_like(heights, dtype=torch.bool)
+    for expert in range(EXPERTS):
+        of_expert = heights[:, expert].masked_fill(~is_wanted[:, expert], -math.inf)
+        kept = of_expert.topk(min(most, int(is_wanted[:, expert].sum()))).indices
+        found = routing.routing_map[:, expert].nonzero().flatten()
+        assert set(found.tolist()) == set(kept.tolist())
+
+
+@pytest.mark.parametrize("budget", ["token", "batch"])
+def test_padding_takes_no_capacity(budget: str) -> None:
+    router = _router(budget=budget, capacity_factor=0.6)
+    tokens, is_token = normal(40, DIM), torch.arange(40) % 4 == 1
+    padded, alone = router(tokens, is_token), router(tokens[is_token])
+    assert torch.equal(padded.routing_map[is_token], alone.routing_map)
+    assert padded.tokens_per_expert().max() == math.ceil(0.6 * 2 * 10 / EXPERTS)
+    assert not router(tokens, torch.zeros_like(is_token)).routing_map.any()
+
+
 @pytest.mark.parametrize("budget", ["token", "batch", "expert"])
 def test_padding_is_not_routed(budget: str) -> None:
     router = _router(budget=budget)
@@ -162,6 +196,41 @@ def test_normalized_weights_add_up_to_one() -> None:
     torch.testing.assert_close(routing.probabilities.sum(-1), torch.ones(TOKENS).double())
 
 
+@pytest.mark.parametrize("budget", ["token", "batch"])
+@pytest.mark.parametrize("temperature", [0.0, 1e-3, 0.5])
+def test_experts_that_a_bias_chose_have_weights_that_add_up_to_one(
+    budget: Any, temperature: float
+) -> None:
+    torch.manual_seed(0)
+    settings: Any = {"budget": budget, "use_selection_bias": True, "normalize": True}
+    router = TopKRouter(DIM, 4, 1, temperature, **settings)
+    bias: Any = router.state.selection_bias
+    bias[0] = 100
+    tokens = normal(TOKENS, DIM).float().requires_grad_()
+    is_token = torch.arange(TOKENS) % 3 > 0
+    for training in (True, False):
+        for mask in (None, is_token):
+            routing = router.train(training)(tokens, mask)
+            has_expert = routing.routing_map.any(-1)
+            torch.testing.assert_close(routing.probabilities.sum(-1), has_expert.float())
+            assert has_expert.sum() >= (30 if mask is not None else 45)
+            assert (routing.probabilities[~routing.routing_map] == 0).all()
+            weighted = (routing.probabilities * torch.arange(4)).sum() + routing.scores[:, 1].sum()
+            gradients = torch.autograd.grad(weighted, (tokens, router.weight))
+            assert all(gradient.isfinite().all() for gradient in gradients)
+
+
+def test_normalized_weights_are_a_quotient_with_its_gradient() -> None:
+    tokens, upstream = normal(TOKENS, DIM).requires_grad_(), normal(TOKENS, EXPERTS, seed=1)
+    weights, router = _router(normalize=True)(tokens).probabilities, _router()
+    plain = router(tokens).probabilities
+    wanted = plain / plain.sum(-1, keepdim=True)
+    torch.testing.assert_close(weights, wanted)
+    torch.testing.assert_close(
+        *(torch.autograd.grad(one, tokens, upstream)[0] for one in (weights, wanted))
+    )
+
+
 def test_lists_of_experts_with_places_left_over() -> None:
     routing = _router(budget="batch")(normal(TOKENS, DIM))
     weights, experts = routing.top()
@@ -171,6 +240,22 @@ def test_lists_of_experts_with_places_left_over() -> None:
     dense = torch.zeros(TOKENS, EXPERTS + 1).double().scatter(-1, experts, weights)
     assert torch.equal(dense[:, :EXPERTS], routing.probabilities)
     assert counts.unique().numel() > 1
+
+
+@pytest.mark.parametrize("form", ["top", "for_transformers", "for_torchtitan"])
+def test_lists_that_are_too_short_are_named(form: str) -> None:
+    routing = _router(budget="batch")(normal(TOKENS, DIM))
+    most = int(routing.routing_map.sum(-1).max())
+    assert most > 2
+    with pytest.raises(ValueError, match=rf"width must be at least .* {most} here.*got width=2"):
+        getattr(routing, form)(2)
+    getattr(routing, form)(most)
+    unseen = Routing(*(one.to("meta") for one in routing[:4]), None)
+    assert getattr(unseen, form)(2)[-2].shape == (TOKENS, 2)
+    mode = FakeTensorMode()
+    fake = Routing(*(mode.from_tensor(one.detach()) for one in routing[:4]), None)
+    with mode:
+        assert getattr(fake, form)(2)[-2].shape == (TOKENS, 2)
 
 
 def test_frameworks_find_what_they_expect() -> None:

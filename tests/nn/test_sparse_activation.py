@@ -141,6 +141,28 @@ def test_the_auxiliary_selection_takes_the_largest_dead_latents(num_dead: int) -
     assert (soft != gradient).any() == (num_dead > 5)
 
 
+def test_infinite_latents_that_are_not_chosen_are_zero() -> None:
+    dead = DeadLatents(6, patience=1)
+    dead.rows_since_fired[3:] = 5
+    latents = torch.tensor([[math.inf, -math.inf, math.nan, 1.0, -math.inf, 3.0]])
+    latents.requires_grad_()
+    for temperature in (0.0, 0.3):
+        found = dead(latents, 2, temperature).activations
+        assert found.tolist() == [[0.0, 0.0, 0.0, 1.0, 0.0, 3.0]]
+        (gradient,) = torch.autograd.grad(found.sum(), latents)
+        assert gradient.isfinite().all()
+        assert (gradient[0, :3] == 0).all()
+
+
+def test_no_dead_latents_have_no_share_of_none() -> None:
+    dead = DeadLatents(6, patience=1)
+    chosen = dead(normal(2, 6), 0)
+    assert (chosen.activations == 0).all()
+    assert chosen.share.item() == 0
+    dead.rows_since_fired[3:] = 5
+    assert dead(normal(2, 6), 0).share.item() == 1
+
+
 def test_a_loop_of_dead_latents_is_one_graph(fresh_compiler: None) -> None:
     dead, eager = DeadLatents(20, patience=3), DeadLatents(20, patience=3)
 

@@ -75,12 +75,15 @@ class DeadLatents(torch.nn.Module):
 
         Returns:
             The latents that were chosen, in the shape of ``latents`` with zeros elsewhere, and
-            ``min(number of dead latents / k, 1)``, which scales a loss of few of them down.
+            ``min(number of dead latents / k, 1)``, which scales a loss of few of them down; 0 where
+            none is dead.
         """
         self._check(latents)
         gate = soft_topk(latents, k, temperature, mask=self.is_dead, clamp=True, hard=True)
-        share = (torch.count_nonzero(self.is_dead) / k).clamp(max=1)
-        return AuxiliaryLatents(latents * gate.to(latents.dtype), share)
+        share = (torch.count_nonzero(self.is_dead) / k).nan_to_num(0.0).clamp(max=1)
+        # What is not chosen is 0, also where it is infinite.
+        finite = latents.where((gate.detach() != 0) | latents.isfinite(), 0)
+        return AuxiliaryLatents(finite * gate.to(latents.dtype), share)
 
     def _check(self, latents: Tensor) -> None:
         check_scores(latents, -1)

@@ -24,8 +24,9 @@ class BudgetGate(Budgeted):
     row, or k times the number of rows over all of them, so that rows compete. At inference a row
     comes alone: in ``eval()`` the gate is ``scores > threshold``, each score by itself. Training
     keeps that threshold (:class:`RunningThreshold`): the one over which lie k scores per row on
-    average. It is float32 whatever the module's dtype, part of the state dict, and NaN before the
-    first batch, which makes the gate NaN.
+    average. It is float32 in a module of any smaller dtype, part of the state dict, and NaN before
+    the first batch, which makes the gate NaN. Scores that differ by less than float32 can tell need
+    a module of float64.
 
     k and the temperature can be set, annealed by a schedule, or given as a Parameter to be learned.
     Under :class:`~torch.nn.parallel.DistributedDataParallel` budgets are those of each process, and
@@ -117,6 +118,8 @@ class BudgetGate(Budgeted):
     ) -> None:
         """Find the threshold anew, from scores or from batches that give scores.
 
+        Scores of float64 make it float64. Without a score it is NaN.
+
         Args:
             batches: a tensor of scores, whose rows have k over the threshold on average, to the
                 last one; or an iterable of batches, such as a data loader, of which all are
@@ -137,6 +140,8 @@ class BudgetGate(Budgeted):
                 scores = batch if scores_of is None else scores_of(batch)
                 check_scores(scores, -1)
                 valid = None if mask is None else check_mask(mask, scores)
+                if scores.dtype == torch.float64:
+                    self.running.double()
                 rows = _rows(scores, valid)
                 total = _total(self.budget, self._value("given_k"), rows, valid)
                 self.running.update(scores, total, mask=valid)

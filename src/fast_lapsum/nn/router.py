@@ -11,9 +11,10 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from .._arguments import check_flag, check_mask, check_number
-from ..functional import soft_topk
+from ..functional import log_soft_topk, soft_topk, threshold
 from ..selection import hard_topk_mask
 from .budgeted import Tempered, checked_choice, checked_count, shown, whole_budget
+from .kept import WITHOUT_FLOAT64
 from .routing import Routing
 from .running_threshold import RunningThreshold
 
@@ -36,10 +37,13 @@ class TopKRouter(torch.nn.Module):
             expert chooses equally many tokens, top_k * tokens / num_experts, rounded down. In the
             latter two a token depends on the others of its batch, in training; in ``eval()`` it is
             routed by itself, by thresholds that training keeps (:class:`RunningThreshold`).
-        normalize: divide the weights of a token by their sum. With top_k = 1 all weights are then
-            one and the router learns nothing.
+        normalize: divide the weights of a token by their sum, also where they are too small for
+            their dtype: a token that has an expert has weights that add up to one. With top_k = 1
+            all weights are then one and the router learns nothing.
         capacity_factor: in training an expert takes at most ``capacity_factor * top_k * tokens /
-            num_experts`` tokens, rounded up, those of the highest weights; None is no limit.
+            num_experts`` tokens, rounded up, those of the highest weights. Where weights are one
+            but for rounding, those that lie highest over their thresholds are taken. Padding does
+            not count as tokens. None is no limit.
         use_selection_bias: keep a bias per expert that moves which experts are chosen and nothing
             else: weights are those of the logits without it. :meth:`update_selection_bias` balances
             loads with it, without a loss.
@@ -123,13 +127,13 @@ class TopKRouter(torch.nn.Module):
         if mask is not None:
             mask = check_mask(mask, logits[..., 0])
             rows = mask.reshape(-1, 1).expand(flat.shape)
-        scores, chosen = self._choose(flat, rows)
+        soft, chosen = self._choose(flat, rows)
         if self.training and self.capacity_factor is not None:
-            chosen = self._within_capacity(scores, chosen)
+            chosen = self._within_capacity(flat.detach(), chosen, rows)
+        scores = soft.exp() if self.normalize else soft
         weights = scores * chosen
         if self.normalize:
-            total = weights.sum(-1, keepdim=True)
-            weights = weights / torch.where(total > 0, total, 1)
+            weights = _shares(soft, chosen).where(chosen, weights)
         scores, weights, chosen = (one.reshape(logits.shape) for one in (scores, weights, chosen))
         return Routing(logits, scores, weights, chosen, mask)
 
@@ -140,28 +144,45 @@ class TopKRouter(torch.nn.Module):
             return F.linear(tokens.to(dtype), self.weight.to(dtype))
 
     def _choose(self, logits: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The soft mask, and which experts are chosen, ``(tokens, num_experts)`` both."""
+        """The soft mask, and which experts are chosen, ``(tokens, num_experts)`` both.
+
+        To normalize it is the logarithm of the soft mask, which does not underflow.
+        """
         temperature = self.state.of_call()
         biased = self.state.biased(logits.detach())
         if self.budget != "token" and not self.training:
-            return self.state.apart(logits, biased, temperature, mask)
+            return self.state.apart(logits, biased, temperature, mask, self.normalize)
         dim = {"token": -1, "batch": None, "expert": 0}[self.budget]
         k: float | Tensor = self.top_k
         if self.budget != "token":
-            count = logits.shape[0] if mask is None else torch.count_nonzero(mask[:, 0])
+            count = _token_count(logits, mask)
             k = k * count if self.budget == "batch" else k * count / self.num_experts
         clamp = mask is not None
-        scores = soft_topk(logits, k, temperature, dim=dim, mask=mask, clamp=clamp)
+        soft_mask = log_soft_topk if self.normalize else soft_topk
+        soft = soft_mask(logits, k, temperature, dim=dim, mask=mask, clamp=clamp)
         hard = hard_topk_mask(biased, whole_budget(k, 1), dim=dim, mask=mask, clamp=clamp)
         if self.budget != "token" and logits.shape[0]:
             self.state.update(logits.detach(), biased, k, temperature, dim, mask)
-        return scores, hard == 1
+        return soft, hard == 1
 
-    def _within_capacity(self, scores: Tensor, chosen: Tensor) -> Tensor:
+    def _within_capacity(self, logits: Tensor, chosen: Tensor, mask: Tensor | None) -> Tensor:
+        """Of the chosen tokens of an expert, as many as it takes."""
         assert self.capacity_factor is not None
-        share = self.top_k * scores.shape[0] / self.num_experts
-        most = min(math.ceil(self.capacity_factor * share), scores.shape[0])
-        return hard_topk_mask(scores.detach(), most, dim=0, mask=chosen, clamp=True) == 1
+        count = _token_count(logits, mask)
+        most: float | Tensor
+        if isinstance(count, Tensor):
+            has_float64 = count.device.type not in WITHOUT_FLOAT64
+            count = count.to(torch.float64 if has_float64 else torch.float32)
+            most = (self.capacity_factor * (self.top_k * count / self.num_experts)).ceil()
+        else:
+            most = math.ceil(self.capacity_factor * (self.top_k * count / self.num_experts))
+        # A weight grows with a logit's height over its token's threshold, and saturates at one.
+        heights = logits
+        if self.budget == "token" and self.top_k < self.num_experts:
+            temperature, clamp = self.state.of_call(), mask is not None
+            b = threshold(logits, self.top_k, temperature, mask=mask, clamp=clamp)
+            heights = logits - torch.where(b.isfinite(), b, 0).unsqueeze(-1)
+        return hard_topk_mask(heights, most, dim=0, mask=chosen, clamp=True) == 1
 
     @torch.no_grad()
     def update_selection_bias(self, tokens_per_expert: Tensor, rate: float = 1e-3) -> None:
@@ -184,6 +205,21 @@ class TopKRouter(torch.nn.Module):
             f"dim={self.dim}, num_experts={self.num_experts}, top_k={self.top_k}, "
             f"temperature={shown(self.temperature)}, budget={self.budget!r}"
         )
+
+
+def _token_count(logits: Tensor, mask: Tensor | None) -> int | Tensor:
+    """How many tokens are no padding."""
+    return logits.shape[0] if mask is None else torch.count_nonzero(mask[:, 0])
+
+
+def _shares(logs: Tensor, chosen: Tensor) -> Tensor:
+    """What the chosen experts have of a token's weight, from the logarithms of their weights.
+
+    Logarithms are finite here: chosen experts of weight 0, as there are at temperature 0, share
+    alike, and a token without an expert has gradients without a NaN.
+    """
+    lowest = torch.finfo(logs.dtype).min
+    return logs.clamp(min=lowest / 2).where(chosen, lowest).softmax(-1)
 
 
 class _RouterState(Tempered):
@@ -239,12 +275,14 @@ class _RouterState(Tempered):
         biased: Tensor,
         temperature: float | Tensor,
         mask: Tensor | None,
+        is_log: bool,
     ) -> tuple[Tensor, Tensor]:
         """Each token by itself."""
         assert self.selecting is not None
         assert self.weighting is not None
-        scores = self.weighting.soft_mask(logits, temperature)
+        soft_mask = self.weighting.log_soft_mask if is_log else self.weighting.soft_mask
+        soft = soft_mask(logits, temperature)
         chosen = self.selecting.exceeded(biased)
         if mask is None:
-            return scores, chosen
-        return scores.masked_fill(~mask, 0), chosen & mask
+            return soft, chosen
+        return soft.masked_fill(~mask, -math.inf if is_log else 0), chosen & mask

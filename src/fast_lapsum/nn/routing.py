@@ -6,6 +6,9 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import is_fake
+
+from .kept import is_traced
 
 
 class Routing(NamedTuple):
@@ -38,18 +41,37 @@ class Routing(NamedTuple):
         A place that a token does not use has weight 0 and the expert ``num_experts``, one past the
         last. Without a width there is a place for every expert: how many would do is only known on
         the device.
+
+        A token that has more experts than places loses the last ones, which is a ValueError on a
+        CPU and cannot be seen on a GPU without waiting for it. So give a width only where no token
+        has more experts, as top_k with ``budget="token"``.
         """
         num_experts = self.logits.shape[-1]
         width = num_experts if width is None else min(width, num_experts)
+        if width < num_experts:
+            self._check_width(width)
         order = self.routing_map.to(torch.uint8).argsort(dim=-1, descending=True, stable=True)
         experts = order[..., :width]
         weights = self.probabilities.gather(-1, experts)
         return weights, experts.where(self.routing_map.gather(-1, experts), num_experts)
 
+    def _check_width(self, width: int) -> None:
+        chosen = self.routing_map
+        if chosen.device.type != "cpu" or not chosen.numel() or is_traced() or is_fake(chosen):
+            return
+        most = int(torch.count_nonzero(chosen, -1).max())
+        if most > width:
+            raise ValueError(
+                f"width must be at least the number of experts that a token has, {most} here, or "
+                f"None, got width={width}"
+            )
+
     def for_transformers(self, width: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Logits, weights and experts, as the routers of Hugging Face's transformers return them.
 
-        Their expert layers skip the expert ``num_experts``, so unused places cost nothing.
+        Their expert layers skip the expert ``num_experts``, so unused places cost nothing. For a
+        router with another budget than ``"token"`` leave ``width`` out, or a token that has more
+        experts loses the last ones, see :meth:`top`.
         """
         return (self.logits, *self.top(width))
 
@@ -57,12 +79,16 @@ class Routing(NamedTuple):
         """Weights, experts and tokens per expert, as torchtitan dispatches tokens.
 
         Every place must name an expert there, so ``width`` has to be the number that each token
-        has: top_k of a router with ``budget="token"``, without padding.
+        has: top_k of a router with ``budget="token"``, without padding and without a capacity. A
+        token with more loses the last ones, see :meth:`top`.
         """
         return (*self.top(width), self.tokens_per_expert())
 
     def for_megatron(self) -> tuple[Tensor, Tensor]:
-        """Probabilities and routing map, as Megatron-Core's routers return them."""
+        """Probabilities and routing map, as Megatron-Core's routers return them.
+
+        They are dense, so no expert is lost.
+        """
         return self.probabilities, self.routing_map
 
     def load_balance_loss(self) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,8 +30,8 @@ class RunningThreshold(Keeping):
     the misses of batches cancel out, which is where the budget is kept. Misses of one sign show
     that scores drift, and let the newest batch count more.
 
-    Values are float32 or more, whatever the dtype of the module and of the scores. Before the first
-    batch the threshold is NaN.
+    Values are float32 whatever the dtype of the scores, and float64 after ``double()``: scores that
+    differ by less than float32 can tell need that. Before the first batch the threshold is NaN.
 
     Args:
         shape: one threshold, or several of this shape.
@@ -67,6 +68,14 @@ class RunningThreshold(Keeping):
         for kept in (self.mean_miss, self.mean_size, self.mean_distance, self.num_batches):
             kept.zero_()
 
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any], *rest: Any
+    ) -> None:
+        found = state_dict.get(prefix + "threshold")
+        if found is not None and found.dtype == torch.float64:
+            self.double()  # rounded, it would let other scores through
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
+
     def exceeded(self, scores: Tensor) -> Tensor:
         """Whether scores lie over the threshold; several thresholds are those of the last dim."""
         # One dimension at least, or the threshold would be rounded to the dtype of the scores.
@@ -90,6 +99,11 @@ class RunningThreshold(Keeping):
         """The soft mask at the threshold, each score by itself; float32 or more."""
         dtype = torch.promote_types(scores.dtype, torch.float32)
         return laplace_cdf(scores.to(dtype) - self.threshold, temperature)
+
+    def log_soft_mask(self, scores: Tensor, temperature: float | Tensor) -> Tensor:
+        """The logarithm of the soft mask, also where that underflows."""
+        dtype = torch.promote_types(scores.dtype, torch.float32)
+        return log_laplace_cdf(scores.to(dtype) - self.threshold, temperature)
 
     @torch.no_grad()
     def update(
@@ -176,14 +190,25 @@ class RunningThreshold(Keeping):
 
 def laplace_cdf(distance: Tensor, temperature: float | Tensor) -> Tensor:
     """The soft mask's value at a distance from the threshold; 0 or 1 at temperature 0."""
+    u = _in_units(distance, temperature)
+    half = torch.exp(-u.abs()) / 2
+    return torch.where(u > 0, 1 - half, half)
+
+
+def log_laplace_cdf(distance: Tensor, temperature: float | Tensor) -> Tensor:
+    """The logarithm of :func:`laplace_cdf`."""
+    u = _in_units(distance, temperature)
+    return torch.where(u > 0, torch.log1p(torch.exp(-u.abs()) / -2), u - math.log(2))
+
+
+def _in_units(distance: Tensor, temperature: float | Tensor) -> Tensor:
+    """Distances in units of the temperature."""
     smallest = torch.finfo(distance.dtype).tiny
     if isinstance(temperature, Tensor):
         temperature = temperature.to(distance.dtype).clamp(min=smallest)
     else:
         temperature = max(temperature, smallest)
-    u = distance / temperature
-    half = torch.exp(-u.abs()) / 2
-    return torch.where(u > 0, 1 - half, half)
+    return distance / temperature
 
 
 def checked_momentum(momentum: float | None) -> float | None:
@@ -215,6 +240,7 @@ def _batch_threshold(
     """Of one batch: over it lies the budget. Infinite where all or nothing is to be chosen.
 
     Of a hard mask it is the best score that is left out, which is the first one after the budget.
+    NaN where there is nothing to choose from.
     """
     if not isinstance(budget, Tensor) and not isinstance(count, Tensor):
         budget = min(max(budget, 0), count)
@@ -222,10 +248,13 @@ def _batch_threshold(
         found = solve_threshold(scores, rank, temperature, dim=dim, mask=mask)
         if 0 < budget < count:
             return found
+        if not count:
+            return torch.full_like(found, math.nan)
         return torch.full_like(found, math.inf if budget <= 0 else -math.inf)
     one = torch.ones((), dtype=row_dtype(scores), device=scores.device)
     wanted, limit = one * budget, one * count
     wanted_rank = torch.minimum(wanted.floor() + 1, limit) if is_hard else wanted
     found = solve_threshold(scores, wanted_rank, temperature, dim=dim, mask=mask)
     found = torch.where(wanted >= limit, -math.inf, found)
-    return torch.where((wanted <= 0) & (limit > 0), math.inf, found)
+    found = torch.where(wanted <= 0, math.inf, found)
+    return torch.where(limit > 0, found, math.nan)
