@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ._autograd import is_plain
 from ._ops import LOOKS_AT_NUMBERS, NAMESPACE
-from ._values import raise_for_budgets
+from ._values import limited, raise_for_budgets
 from .backends.common import row_dtype
 from .backends.many import kept_dtype
 
@@ -32,10 +32,8 @@ def check_values(
 
 
 def limit_budget(tensors: Sequence[Tensor], budget: Tensor, largest: bool, hard: bool) -> Tensor:
-    """``clamp=True``: at most the number of valid scores, where the gradient for k ends."""
-    limit = _count_valid(tensors, largest).to(budget.dtype)
-    limited = torch.where(budget > limit, limit, budget)
-    return limited + (limited.floor() - limited).detach() if hard else limited
+    """``clamp=True``: at most the number of valid scores."""
+    return limited(budget, _count_valid(tensors, largest), hard)
 
 
 def _count_valid(tensors: Sequence[Tensor], largest: bool) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 from ._autograd import is_plain
 from ._ops import LOOKS_AT_NUMBERS, NAMESPACE
 from ._ragged_autograd import Segments
-from ._values import raise_for_budgets
+from ._values import limited, raise_for_budgets
 from .backends.common import row_dtype
 from .backends.segments import count_in_rows, valid_counts
 
@@ -44,10 +44,8 @@ def limit_budget(
     largest: bool,
     hard: bool,
 ) -> Tensor:
-    """``clamp=True``: at most the number of valid scores, where the gradient for k ends."""
-    counts = valid_counts(scores, *segments[:2], mask, largest).to(budget.dtype)
-    limited = torch.where(budget > counts, counts, budget)
-    return limited + (limited.floor() - limited).detach() if hard else limited
+    """``clamp=True``: at most the number of valid scores."""
+    return limited(budget, valid_counts(scores, *segments[:2], mask, largest), hard)
 
 
 def _raise_for_values(

@@ -35,13 +35,18 @@ def check_values(
 def limit_budget(
     scores: Tensor, budget: Tensor, mask: Tensor | None, largest: bool, hard: bool
 ) -> Tensor:
-    """``clamp=True``: at most the number of valid scores, where the gradient for k ends.
+    """``clamp=True``: at most the number of valid scores."""
+    return limited(budget, valid_counts(scores, mask, largest), hard)
+
+
+def limited(budget: Tensor, counts: Tensor, hard: bool) -> Tensor:
+    """At most so many, where the gradient for k ends.
 
     For a hard mask it is rounded down, and the gradient goes on as if it were not.
     """
-    counts = valid_counts(scores, mask, largest).to(budget.dtype)
-    limited = torch.where(budget > counts, counts, budget)
-    return limited + (limited.floor() - limited).detach() if hard else limited
+    counts = counts.to(budget.dtype)
+    least = torch.where(budget > counts, counts, budget)
+    return least + (least.floor() - least).detach() if hard else least
 
 
 def valid_counts(scores: Tensor, mask: Tensor | None, largest: bool) -> Tensor:
