@@ -19,7 +19,7 @@ PYTHON ?= $(firstword $(foreach name,python3 python3.14 python3.13 python3.12 py
 .DEFAULT_GOAL := help
 .NOTPARALLEL: # targets share one virtual environment
 .PHONY: help install demo lint test test-slow test-gpu test-gpu-sanitizer hunt hunt-gpu hostile \
-  bench-cpu bench-gpu bench-all report docs costs pictures dist clean
+  bench-cpu bench-gpu bench-all report examples docs costs pictures dist clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -119,6 +119,9 @@ bench-all: $(INSTALLED) ## the paper's tables and figures on this machine, into 
 
 report: $(INSTALLED) ## figures and a page from results/, into report/
 	$(BIN)/fast-lapsum report
+
+examples: $(INSTALLED) ## every example in short form, into build/examples
+	OMP_NUM_THREADS=1 $(BIN)/python examples --short --anew
 
 docs: $(INSTALLED) ## the site, into build/site; open build/site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet

@@ -21,18 +21,24 @@ PACKAGE = Path(fast_lapsum.__file__).parent
 LAYERS = (
     ("nn", "losses", "prune"),
     ("functional", "selection", "ranking", "many"),
-    ("_traced_many", "_ranking_traced"),
+    ("_dtensor", "_dtensor_list"),
+    ("_traced_many", "_traced_sharded", "_ranking_traced"),
     ("_traced",),
-    ("_ragged", "_list"),
+    ("_ragged", "_list", "_sharded"),
     ("_call", "_permutation"),
     ("_ranking_call",),
     ("_ranking_autograd",),
     ("_ranking_formulas",),
-    ("_ragged_values", "_list_values"),
-    ("_values", "_autograd", "_selection_autograd", "_ragged_autograd", "_list_autograd"),
+    ("_ragged_values", "_list_values", "_sharded_values"),
+    (
+        *("_values", "_autograd", "_selection_autograd", "_ragged_autograd", "_list_autograd"),
+        "_sharded_autograd",
+    ),
     ("_derivatives",),
     ("_ranking_ops",),
-    ("_ops", "_selection_ops", "_ragged_ops", "_list_ops"),
+    ("_sharded_ops", "_sharded_sums"),
+    ("_ops", "_selection_ops", "_ragged_ops", "_list_ops", "_sharded_rounds", "_collectives"),
+    ("_sharded_header",),
     ("_arguments", "_layout", "_segments"),
     ("backends",),
 )
@@ -40,8 +46,8 @@ LAYERS = (
 EXTRAS = ("bench", "apps", "cli", "__main__")
 #: The rest is a backend's own business.
 OPEN = (
-    *("entry", "ragged_entry", "ranking_entry", "loader", "inspection"),
-    *("common", "segments", "many"),
+    *("entry", "ragged_entry", "ranking_entry", "shard_entry", "loader", "inspection"),
+    *("common", "segments", "many", "shards"),
 )
 ENTRIES = ("supports", "forward", "backward", "select", "select_backward", "sample")
 RAGGED_ENTRIES = ("ragged_forward", "ragged_backward", "list_forward", "list_backward")
@@ -101,7 +107,7 @@ def test_no_backend_imports_another(path: Path) -> None:
     own = path.parts[1]
     for target in _imports(PACKAGE / path):
         is_shared = target[:2] in [
-            ("backends", x) for x in ("common", "layout", "segments", "many")
+            ("backends", x) for x in ("common", "layout", "segments", "many", "shards")
         ]
         assert is_shared or target[:2] == ("backends", own), f"{path} imports {'.'.join(target)}"
 

@@ -285,3 +285,14 @@ def test_labels_that_are_no_class_are_named(label: int) -> None:
         loss(normal(3, 5), labels)
     with pytest.raises(ValueError, match=rf"target must have labels .* got {label}$"):
         loss(normal(5), torch.tensor(label))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32])
+def test_labels_may_have_any_dtype_of_whole_numbers(dtype: torch.dtype) -> None:
+    scores = normal(3, 200)
+    labels = torch.tensor([1, 100, 0])
+    for loss in (TopKCrossEntropyLoss([0, 1.0]), TopKCrossEntropyLoss([0, 1.0], ignore_index=100)):
+        assert torch.equal(loss(scores, labels.to(dtype)), loss(scores, labels))
+    # 156 is -100 in eight bits, and a label like any other.
+    high = torch.tensor([156, 1, 2], dtype=torch.uint8)
+    assert TopKCrossEntropyLoss([0, 1.0], reduction="none")(scores, high).all()

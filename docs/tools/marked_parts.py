@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import rank_tables
+from example_tables import EXAMPLES, example
 from result_tables import (
     RESULTS,
     Columns,
@@ -20,12 +23,21 @@ from result_tables import (
     scores_of,
     share_met,
     timing,
+    unbroken,
 )
 
 from fast_lapsum.bench.peers import PEERS
 
 ROOT = RESULTS.parent
-PAGES = ("README.md", "docs/benchmarks.md", "docs/notes/gpu-kernels.md", "docs/notes/wrong-rows.md")
+PAGES = (
+    *("README.md", "docs/benchmarks.md", "docs/ranking.md", "docs/ragged.md"),
+    *("docs/many-tensors.md", "docs/distributed.md"),
+    *("docs/notes/gpu-kernels.md", "docs/notes/wrong-rows.md"),
+    *(
+        f"docs/layers/{name}.md"
+        for name in ("autoencoders", "losses", "pruning", "routers", "tokens")
+    ),
+)
 _PART = re.compile(r"(<!-- costs: (?!end)([\w-]+) -->\n).*?(<!-- costs: end -->)", re.DOTALL)
 
 #: Users' shapes that the README's table has, of those that the command measures.
@@ -129,14 +141,60 @@ def _nearest(device: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _named(results: dict[str, Any], names: Iterable[str], kind: str = "timings") -> str:
+    """Milliseconds of some names, a line for each case that has one of them."""
+    names = list(names)
+    lines = ["| | " + " | ".join(names) + " |", "|---|" + "---:|" * len(names)]
+    for case in results["cases"]:
+        times = [case[kind].get(name) for name in names]
+        if any(times):
+            cells = ["" if time is None else figures(time["p50"] * 1e3) for time in times]
+            lines.append(f"| {unbroken(case['case'])} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _ranking() -> str:
+    """On a GPU what the device takes, and what a caller waits for."""
+    cpu, gpu = load("cpu/ranking.json"), load("cuda/ranking.json")
+    ours = ("torch.sort", "soft_rank", "soft_sort")
+    others = ("torchsort rank", "torchsort sort", "softtorch rank (projection)")
+    return (
+        f"Milliseconds of forward and backward, on a CPU\n({environment_of(cpu)}):\n\n"
+        f"{_named(cpu, ours + others)}\n"
+        f"Of the device, in a CUDA graph, on a GPU\n({environment_of(gpu)}):\n\n"
+        f"{_named(gpu, ours)}\nAnd by the clock of a caller, call after call:\n\n"
+        f"{_named(gpu, ours, 'wall')}"
+    )
+
+
+def _ragged() -> str:
+    results = load("cpu/ragged.json")
+    names = ("segments", "rows of the mean length", "padded rows and a mask")
+    names += ("segments + backward", "rows of the mean length + backward")
+    return f"Milliseconds on a CPU ({environment_of(results)}):\n\n{_named(results, names)}"
+
+
+def _lists() -> str:
+    results = load("cpu/ragged.json")
+    names = ("list", "one tensor", "joined, then one tensor", "list + backward")
+    names += ("one tensor + backward",)
+    return f"Milliseconds on a CPU ({environment_of(results)}):\n\n{_named(results, names)}"
+
+
 PARTS = {
+    "ranking": _ranking,
+    "ragged": _ragged,
+    "lists": _lists,
     "readme-cpu": _readme_cpu,
     "readme-gpu": _readme_gpu,
     "gpu-users-misses": _missed_by_mask,
     "functions-misses": _missed_by_functions,
     "hunts": _hunts,
+    "ranks-counts": rank_tables.counts,
+    "ranks-times": rank_tables.times,
     "nearest-cpu": lambda: _nearest("cpu"),
     "nearest-cuda": lambda: _nearest("cuda"),
+    **{f"example-{name}": partial(example, name) for name in EXAMPLES},
 }
 
 

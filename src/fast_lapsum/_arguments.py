@@ -7,6 +7,7 @@ Nothing here looks at the numbers inside a tensor: on a GPU that would wait for 
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Sequence
 
 import torch
@@ -18,6 +19,12 @@ from .backends.common import DTYPES, max_temperature
 Dim = int | Sequence[int] | None
 #: What a value per row must do; other rows than those of dense scores have their own words.
 PER_ROW = "broadcast to the shape of scores without dim, {shape}"
+
+
+def is_dtensor(value: object) -> bool:
+    """Whether it is a DTensor; torch.distributed.tensor is loaded only by those who make one."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(value, module.DTensor)
 
 
 def check_dims(scores: Tensor, dim: Dim) -> int | tuple[int, ...]:

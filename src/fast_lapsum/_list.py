@@ -23,7 +23,7 @@ from ._call import Number, changing_numbers, full_rows
 from ._derivatives import Settings
 from ._list_values import check_values, limit_budget
 from .backends.common import compute_dtype
-from .backends.many import kept_dtype
+from .backends.many import kept_dtype, out_dtype_of
 
 _ONE = torch.Size(())
 _FOR_ALL = "be one number for all tensors, without dimensions"
@@ -38,11 +38,15 @@ def soft_topk_list(
     hard: bool,
     return_threshold: bool,
     validate: bool,
+    group: str | None = None,
 ) -> list[Tensor]:
     """A mask for each tensor, and last the threshold if wanted."""
     largest, clamp = check_flag("largest", largest), check_flag("clamp", clamp)
     hard, validate = check_flag("hard", hard), check_flag("validate", validate)
     given = _check_tensors(tensors)
+    if group is not None:
+        flags = (largest, clamp, hard, return_threshold, validate)
+        return _spread_over_group(given, k, temperature, *flags, group)
     first, count = given[0], sum(x.numel() for x in given)
     kept = kept_dtype(given)
     budget, row_temperature = None, None
@@ -81,6 +85,32 @@ def soft_topk_list(
     if hard:
         return [*masks, _boundary(given, masks, pair, largest)]
     return [*masks, threshold_value(pair, kept, row_temperature, settings).detach()]
+
+
+def _spread_over_group(
+    tensors: list[Tensor],
+    k: Number | Tensor,
+    temperature: Number | Tensor,
+    largest: bool,
+    clamp: bool,
+    hard: bool,
+    return_threshold: bool,
+    validate: bool,
+    group: str,
+) -> list[Tensor]:
+    """The same with one budget over the lists of all ranks: this rank's is its part of a row."""
+    from . import _sharded
+
+    for name, value in (("k", k), ("temperature", temperature)):
+        if isinstance(value, Tensor):
+            check_per_row(name, value, tensors[0], _ONE, _FOR_ALL)
+    widen = torch.is_autocast_enabled(tensors[0].device.type)
+    row = _list_autograd.join(tensors)
+    output = "hard" if hard else "mask"
+    call = _sharded.prepare(row, k, temperature, -1, largest, None, output, validate, clamp, group)
+    found = call.write_with_threshold() if return_threshold else (call.write(),)
+    dtypes = [out_dtype_of(x, widen) for x in tensors]
+    return [*_list_autograd.part(found[0], tensors, dtypes), *found[1:]]
 
 
 def _check_tensors(tensors: Any) -> list[Tensor]:

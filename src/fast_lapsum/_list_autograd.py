@@ -27,21 +27,23 @@ def soft_topk_list(
 ) -> tuple[list[Tensor], Tensor]:
     """A mask for each tensor, differentiable, and the threshold pair of all."""
     if transforms_active():
-        joined = _join(tensors)
+        joined = join(tensors)
         dense = settings._replace(out_dtype=joined.dtype)
         out, pair = _autograd.soft_topk(joined, budget, temperature, None, None, dense, True)
         assert pair is not None
-        return _part(out, tensors, [out_dtype_of(x, widen) for x in tensors]), pair
+        return part(out, tensors, [out_dtype_of(x, widen) for x in tensors]), pair
     *masks, pair = ListTopK.apply(budget, temperature, settings, widen, *tensors)  # type: ignore[no-untyped-call]
     return masks, pair
 
 
-def _join(tensors: Sequence[Tensor]) -> Tensor:
+def join(tensors: Sequence[Tensor]) -> Tensor:
+    """All scores as one row, in the dtype that its threshold is kept in."""
     dtype = kept_dtype(tensors)
     return torch.cat([x.reshape(-1).to(dtype) for x in tensors])
 
 
-def _part(row: Tensor, like: Sequence[Tensor], dtypes: Sequence[torch.dtype]) -> list[Tensor]:
+def part(row: Tensor, like: Sequence[Tensor], dtypes: Sequence[torch.dtype]) -> list[Tensor]:
+    """The way back."""
     pieces = row.split_with_sizes([x.numel() for x in like])
     return [
         piece.reshape(x.shape).to(dtype)
@@ -77,11 +79,11 @@ class ListTopK(torch.autograd.Function):
         budget, temperature, pair, *tensors = ctx.saved_tensors
         settings, upstream = ctx.settings, list(grads[:-1])
         if torch.is_grad_enabled():
-            row = Row(_join(tensors), budget, temperature, None, pair, settings)
+            row = Row(join(tensors), budget, temperature, None, pair, settings)
             grad = torch.cat([g.reshape(-1).to(row.u.dtype) for g in upstream])
             d_row, d_budget, d_temperature = row.for_inputs(mask_vjp(row, grad))
             assert d_row is not None
-            parts = _part(d_row, tensors, [x.dtype for x in tensors])
+            parts = part(d_row, tensors, [x.dtype for x in tensors])
             return d_budget, d_temperature, None, None, *parts
         per_row = any(ctx.needs_input_grad[:2])
         operator: Any = _list_ops.list_topk_backward

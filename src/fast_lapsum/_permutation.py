@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from ._arguments import check_flag
-from ._ranking_call import Number, check_one_dim, row_temperatures
+from ._ranking_call import Number, check_one_dim, given_temperature
 from ._ranking_formulas import decayed_sums, sorted_nodes
 from .backends.common import compute_dtype
 from .backends.torch import ranking_entry as plain
@@ -110,7 +110,7 @@ class SoftPermutation:
         self.shape = scores.shape
         descending = check_flag("descending", descending)
         rows = scores.movedim(self.dim, -1)
-        t = row_temperatures(rows, temperature)
+        t = given_temperature(rows, temperature)
         self._is_transposed = False
         self._dtype = compute_dtype(scores.dtype)
         self._nodes, self._order = sorted_nodes(rows, t, None, descending)

@@ -39,17 +39,19 @@ def check_one_dim(scores: Tensor, dim: object) -> int:
     return dim
 
 
-def row_temperatures(scores: Tensor, temperature: Number | Tensor) -> Tensor:
-    """One temperature for each row of scores, rows last; a negative or NaN one makes them NaN."""
-    rows = scores.shape[:-1]
+def given_temperature(scores: Tensor, temperature: Number | Tensor) -> Tensor | float:
+    """One temperature for each row of scores, rows last, or the one number for all of them.
+
+    A tensor's negative or NaN temperature makes its row NaN.
+    """
     if isinstance(temperature, Tensor):
-        return check_per_row("temperature", temperature, scores, rows)
+        return check_per_row("temperature", temperature, scores, scores.shape[:-1])
     number: Any = check_number("temperature", temperature)
     check_temperature_number(number, scores.dtype)
     if isinstance(number, torch.SymFloat):  # a product is what a compiler follows as it changes
         one = torch.ones((), dtype=row_dtype(scores), device=scores.device)
-        return (one * number).expand(rows)  # type: ignore[operator]
-    return torch.full(rows, float(number), dtype=row_dtype(scores), device=scores.device)
+        return (one * number).expand(scores.shape[:-1])  # type: ignore[operator]
+    return float(number)
 
 
 def last(tensor: Tensor, dim: int) -> Tensor:
@@ -73,7 +75,7 @@ def soft_rank(
     dim, descending = check_one_dim(scores, dim), check_flag("descending", descending)
     mask = None if mask is None else last(check_mask(mask, scores), dim)
     rows = last(scores, dim)
-    t = row_temperatures(rows, temperature)
+    t = given_temperature(rows, temperature)
     return back(_ranking_autograd.soft_rank(rows, t, mask, descending), dim)
 
 
@@ -81,7 +83,7 @@ def soft_sort(scores: Tensor, temperature: Number | Tensor, dim: int, descending
     """See ``ranking.soft_sort``."""
     dim, descending = check_one_dim(scores, dim), check_flag("descending", descending)
     rows = last(scores, dim)
-    t = row_temperatures(rows, temperature)
+    t = given_temperature(rows, temperature)
     return back(_ranking_autograd.soft_thresholds(rows, t, None, descending), dim)
 
 
@@ -96,7 +98,7 @@ def soft_quantile(
         raise ValueError(
             f"scores must have at least one score along dim={dim}, got shape {tuple(scores.shape)}"
         )
-    t = row_temperatures(rows, temperature)
+    t = given_temperature(rows, temperature)
     masses = _quantile_masses(q, rows)
     if not masses.dim():
         return _ranking_autograd.soft_thresholds(rows, t, masses[None], False)[..., 0]

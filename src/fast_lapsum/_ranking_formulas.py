@@ -19,7 +19,7 @@ from torch import Tensor
 from . import _ranking_ops
 from ._autograd import is_plain
 from ._derivatives import transforms_active
-from .backends.common import compute_dtype, row_dtype
+from .backends.common import compute_dtype, per_row_tensor, row_dtype
 from .backends.torch import ranking_entry as plain
 
 
@@ -54,17 +54,20 @@ def decayed_sums(gaps: Tensor, values: Tensor, reverse: bool) -> Tensor:
 
 
 def sorted_nodes(
-    scores: Tensor, temperature: Tensor, mask: Tensor | None, descending: bool
+    scores: Tensor, temperature: Tensor | float, mask: Tensor | None, descending: bool
 ) -> tuple[plain.Nodes, Tensor]:
     """Sorted rows with their sums, [rows, n], in the widest dtype, and where the scores were."""
     ordered, order = _ranking_ops.order_rows(scores, mask, descending)
     tiny = torch.finfo(compute_dtype(scores.dtype)).tiny
     rows = math.prod(scores.shape[:-1]), scores.shape[-1]
     ordered, order = ordered.reshape(rows).to(row_dtype(scores)), order.reshape(rows)
-    return plain.nodes_of(ordered, temperature.reshape(-1), tiny, decayed_sums), order
+    t = per_row_tensor(temperature, scores).reshape(-1)
+    return plain.nodes_of(ordered, t, tiny, decayed_sums), order
 
 
-def soft_rank(scores: Tensor, temperature: Tensor, mask: Tensor | None, descending: bool) -> Tensor:
+def soft_rank(
+    scores: Tensor, temperature: Tensor | float, mask: Tensor | None, descending: bool
+) -> Tensor:
     """Soft ranks in the shape of the scores."""
     if not scores.numel():
         return scores.to(compute_dtype(scores.dtype))
@@ -75,7 +78,7 @@ def soft_rank(scores: Tensor, temperature: Tensor, mask: Tensor | None, descendi
 
 
 def soft_thresholds(
-    scores: Tensor, temperature: Tensor, masses: Tensor | None, descending: bool
+    scores: Tensor, temperature: Tensor | float, masses: Tensor | None, descending: bool
 ) -> Tensor:
     """b at every mass, [..., m]; without masses those of a sort."""
     if not scores.numel():
@@ -96,7 +99,7 @@ def spoil(values: Tensor, nodes: plain.Nodes, is_masked: bool = False) -> Tensor
 
 
 def gradients(
-    formula: Callable[..., Tensor], scores: Tensor, temperature: Tensor, grad: Tensor
+    formula: Callable[..., Tensor], scores: Tensor, temperature: Tensor | float, grad: Tensor
 ) -> Tensor:
     """The gradient of a formula for the scores, as a part of the graph of all three."""
     with torch.enable_grad():

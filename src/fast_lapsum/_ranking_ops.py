@@ -2,9 +2,10 @@
 
 Rows lie along the last dimension of ``scores``. They are sorted here, ascending (their negatives,
 where the call is descending), and backends see sorted rows only: [rows, n], contiguous, float64 for
-float64 scores and float32 for the rest. Temperatures have one float64 for each row. Places that are
-masked out are NaN and come last; a row with a NaN that is not masked out is all NaN then. What is
-kept for the backward is in rows, too: [rows, n], and [rows, m] of m thresholds.
+float64 scores and float32 for the rest. Temperatures have one float64 for each row, or are one
+number. Places that are masked out are NaN and come last; a row with a NaN that is not masked out is
+all NaN then. What is kept for the backward is in rows, too: [rows, n], and [rows, m] of m
+thresholds.
 """
 
 from __future__ import annotations
@@ -24,20 +25,22 @@ from .backends.torch import ranking_entry as plain
 from .backends.triton import loader
 
 SOFT_RANK = (
-    "(Tensor scores, Tensor temperature, Tensor? mask, bool descending)"
+    "(Tensor scores, Tensor? temperature, Scalar temperature_number, Tensor? mask,"
+    " bool descending)"
     " -> (Tensor ranks, Tensor ordered, Tensor order)"
 )
 SOFT_RANK_BACKWARD = (
-    "(Tensor grad, Tensor ordered, Tensor order, Tensor temperature, Tensor? mask,"
-    " bool descending) -> Tensor"
+    "(Tensor grad, Tensor ordered, Tensor order, Tensor? temperature, Scalar temperature_number,"
+    " Tensor? mask, bool descending) -> Tensor"
 )
 SOFT_THRESHOLDS = (
-    "(Tensor scores, Tensor temperature, Tensor? masses, bool descending)"
+    "(Tensor scores, Tensor? temperature, Scalar temperature_number, Tensor? masses,"
+    " bool descending)"
     " -> (Tensor b, Tensor ordered, Tensor order, Tensor count, Tensor low, Tensor up)"
 )
 SOFT_THRESHOLDS_BACKWARD = (
     "(Tensor grad, Tensor ordered, Tensor order, Tensor count, Tensor low, Tensor up,"
-    " Tensor temperature, bool descending) -> Tensor"
+    " Tensor? temperature, Scalar temperature_number, bool descending) -> Tensor"
 )
 DECAYED_SUMS = "(Tensor gaps, Tensor values, bool reverse) -> Tensor"
 
@@ -74,12 +77,21 @@ def as_rows(tensor: Tensor) -> Tensor:
     return tensor.reshape(math.prod(tensor.shape[:-1]), tensor.shape[-1]).contiguous()
 
 
+def _in_rows(temperature: Tensor | None, number: float) -> Tensor | float:
+    """One temperature for each row, or one number: as backends take it."""
+    return number if temperature is None else temperature.reshape(-1).contiguous()
+
+
 def soft_rank(
-    scores: Tensor, temperature: Tensor, mask: Tensor | None, descending: bool
+    scores: Tensor,
+    temperature: Tensor | None,
+    temperature_number: float,
+    mask: Tensor | None,
+    descending: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Soft ranks in the shape of the scores, and the sorted rows for the backward."""
     ordered, order = (as_rows(x) for x in order_rows(scores, mask, descending))
-    t = temperature.reshape(-1).contiguous()
+    t = _in_rows(temperature, temperature_number)
     if not ordered.numel():
         ranks = torch.empty_like(ordered)
     else:
@@ -91,7 +103,8 @@ def soft_rank_backward(
     grad: Tensor,
     ordered: Tensor,
     order: Tensor,
-    temperature: Tensor,
+    temperature: Tensor | None,
+    temperature_number: float,
     mask: Tensor | None,
     descending: bool,
 ) -> Tensor:
@@ -100,7 +113,7 @@ def soft_rank_backward(
         return ordered.new_empty(grad.shape)
     given = as_rows(grad.to(ordered.dtype))
     given = -given if descending else given
-    t = temperature.reshape(-1).contiguous()
+    t = _in_rows(temperature, temperature_number)
     backend = backend_for(ordered)
     found: Tensor = backend.rank_rows_backward(given, ordered, order, t, mask is not None)
     found = found.view(grad.shape)
@@ -108,11 +121,15 @@ def soft_rank_backward(
 
 
 def soft_thresholds(
-    scores: Tensor, temperature: Tensor, masses: Tensor | None, descending: bool
+    scores: Tensor,
+    temperature: Tensor | None,
+    temperature_number: float,
+    masses: Tensor | None,
+    descending: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """b at every mass, [..., m], and what its backward needs; without masses those of a sort."""
     ordered, order = (as_rows(x) for x in order_rows(scores, None, descending))
-    t = temperature.reshape(-1).contiguous()
+    t = _in_rows(temperature, temperature_number)
     m = scores.shape[-1] if masses is None else len(masses)
     if not ordered.numel() or m == 0:
         b, count, low, up = _new_thresholds(ordered, (len(ordered), m))
@@ -129,14 +146,15 @@ def soft_thresholds_backward(
     count: Tensor,
     low: Tensor,
     up: Tensor,
-    temperature: Tensor,
+    temperature: Tensor | None,
+    temperature_number: float,
     descending: bool,
 ) -> Tensor:
     """Gradient for the scores, in rows; both signs of descending cancel."""
     if not ordered.numel() or not count.numel():
         return torch.zeros_like(ordered)
     given = as_rows(grad.to(ordered.dtype))
-    t = temperature.reshape(-1).contiguous()
+    t = _in_rows(temperature, temperature_number)
     backend = backend_for(ordered)
     return backend.threshold_rows_backward(given, count, low, up, ordered, order, t)  # type: ignore[no-any-return]
 
@@ -154,7 +172,11 @@ def _new_thresholds(like: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tenso
 
 
 def _fake_soft_rank(
-    scores: Tensor, temperature: Tensor, mask: Tensor | None, descending: bool
+    scores: Tensor,
+    temperature: Tensor | None,
+    temperature_number: float,
+    mask: Tensor | None,
+    descending: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     rows, kept = _rows_shape(scores), compute_dtype(scores.dtype)
     new = scores.new_empty
@@ -166,7 +188,11 @@ def _rows_shape(scores: Tensor) -> tuple[int, int]:
 
 
 def _fake_soft_thresholds(
-    scores: Tensor, temperature: Tensor, masses: Tensor | None, descending: bool
+    scores: Tensor,
+    temperature: Tensor | None,
+    temperature_number: float,
+    masses: Tensor | None,
+    descending: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     rows = _rows_shape(scores)
     ordered = scores.new_empty(rows, dtype=compute_dtype(scores.dtype))

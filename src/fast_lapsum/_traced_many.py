@@ -22,7 +22,8 @@ _RAGGED = (
 )
 _LIST = (
     "(Tensor[] tensors, Tensor? k, Scalar k_number, Tensor? temperature, Scalar temperature_number,"
-    " bool largest, bool clamp, bool hard, bool with_threshold, bool validate) -> Tensor[]"
+    " bool largest, bool clamp, bool hard, bool with_threshold, bool validate, str? group)"
+    " -> Tensor[]"
 )
 
 
@@ -64,13 +65,14 @@ def list_topk(
     hard: bool,
     with_threshold: bool,
     validate: bool,
+    group: str | None = None,
 ) -> list[Tensor]:
     """Masks of many tensors, and last the threshold of them if wanted."""
     return torch.ops.fast_lapsum.call_list_topk(  # type: ignore[no-any-return]
         tensors,
         *tensor_and_number("k", k),
         *tensor_and_number("temperature", temperature),
-        *(largest, clamp, hard, with_threshold, validate),
+        *(largest, clamp, hard, with_threshold, validate, group),
     )
 
 
@@ -118,9 +120,10 @@ def _call_list_topk(
     hard: bool,
     with_threshold: bool,
     validate: bool,
+    group: str | None,
 ) -> list[Tensor]:
     t = temperature_number if temperature is None else temperature
-    flags = (largest, clamp, hard, with_threshold, validate)
+    flags = (largest, clamp, hard, with_threshold, validate, group)
     return soft_topk_list(list(tensors), k_number if k is None else k, t, *flags)
 
 

@@ -27,6 +27,7 @@ from .bench import (
     gpu_commands,
     options,
     ragged_commands,
+    rank_commands,
     ranking_commands,
     sources,
     tables,
@@ -197,6 +198,7 @@ def bench_cpu(
 gpu_commands.register(bench_app)
 function_commands.register(bench_app)
 ragged_commands.register(bench_app)
+rank_commands.register(bench_app)
 ranking_commands.register(bench_app)
 commands.register(bench_app)
 coder_commands.register(app)

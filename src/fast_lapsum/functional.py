@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, overload
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 from torch import Tensor
 
 from . import _traced
-from ._arguments import Dim, check_dims, check_flag, check_number, check_per_row
+from ._arguments import (
+    Dim,
+    check_dims,
+    check_flag,
+    check_number,
+    check_per_row,
+    is_dtensor,
+)
 from ._call import Number, SolverName, prepare
 from ._derivatives import is_traced
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 
 @overload
@@ -32,6 +43,7 @@ def soft_topk(
     warm_start: Tensor | None = None,
     solver: SolverName = "auto",
     validate: bool = False,
+    group: ProcessGroup | None = None,
 ) -> Tensor: ...
 
 
@@ -53,6 +65,7 @@ def soft_topk(
     warm_start: Tensor | None = None,
     solver: SolverName = "auto",
     validate: bool = False,
+    group: ProcessGroup | None = None,
 ) -> tuple[Tensor, Tensor]: ...
 
 
@@ -73,6 +86,7 @@ def soft_topk(
     warm_start: Tensor | None = None,
     solver: SolverName = "auto",
     validate: bool = False,
+    group: ProcessGroup | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
     r"""Differentiable top-k mask whose mass is exactly k.
 
@@ -118,6 +132,14 @@ def soft_topk(
             Without it such a row is NaN, because looking would make a GPU wait. Numbers are always
             checked against the shape, and on a CPU, eagerly, against every row. A compiled graph
             looks when it runs. A NaN among the scores is no error: its row is NaN.
+        group: a process group over which each row is spread along ``dim``. ``scores`` is this
+            rank's part, of its own length, perhaps none; k is the budget of the whole row, and k
+            and temperature are the same on all ranks. Each rank gets its part of the mask, and all
+            the same threshold. Ties go to the lowest rank, then to the earliest. All ranks call,
+            forward and backward. The loss is the sum of theirs: scores get its gradient, k and
+            temperature the whole of it on every rank. ``validate=True`` compares what ranks give.
+            Scores that are a DTensor have their groups in their mesh, and masks are placed as they
+            are; k and temperature may be DTensors, too, or the same tensors on all ranks.
 
     Returns:
         The mask, in the shape and dtype of ``scores`` (float32 under autocast), and the threshold
@@ -144,8 +166,24 @@ def soft_topk(
         >>> (batch[1] > b).float()
         tensor([1., 0., 1.])
     """
+    if type(scores) is not Tensor and is_dtensor(scores):
+        return _call_parts(  # type: ignore[no-any-return]
+            soft_topk,
+            (scores, k, temperature, dim, mask),
+            (cu_seqlens, max_seqlen, lengths, warm_start, group),
+            largest=largest,
+            clamp=clamp,
+            hard=hard,
+            return_threshold=return_threshold,
+            solver=solver,
+            validate=validate,
+        )
     output = "hard" if check_flag("hard", hard) else "mask"
     given = (scores, k, temperature, dim, largest, mask, output, warm_start, solver)
+    if group is not None:
+        others = (cu_seqlens, max_seqlen, lengths)
+        found = _call_sharded(given, validate, clamp, others, group, return_threshold)
+        return (found[0], found[1]) if return_threshold else found[0]
     if _is_ragged(scores, cu_seqlens, max_seqlen, lengths):
         segments = (cu_seqlens, max_seqlen, lengths)
         out, b = _call_ragged(given, validate, clamp, segments, return_threshold)
@@ -175,6 +213,7 @@ def log_soft_topk(
     warm_start: Tensor | None = None,
     solver: SolverName = "auto",
     validate: bool = False,
+    group: ProcessGroup | None = None,
 ) -> Tensor:
     r"""Logarithm of :func:`soft_topk`, accurate far into the tail where p itself underflows.
 
@@ -190,7 +229,20 @@ def log_soft_topk(
         >>> log_soft_topk(scores, k=1)
         tensor([  -0.0000, -150.6931, -450.6931])
     """
+    if type(scores) is not Tensor and is_dtensor(scores):
+        return _call_parts(  # type: ignore[no-any-return]
+            log_soft_topk,
+            (scores, k, temperature, dim, mask),
+            (cu_seqlens, max_seqlen, lengths, warm_start, group),
+            largest=largest,
+            clamp=clamp,
+            solver=solver,
+            validate=validate,
+        )
     given = (scores, k, temperature, dim, largest, mask, "log", warm_start, solver)
+    if group is not None:
+        others = (cu_seqlens, max_seqlen, lengths)
+        return _call_sharded(given, validate, clamp, others, group)[0]
     if _is_ragged(scores, cu_seqlens, max_seqlen, lengths):
         return _call_ragged(given, validate, clamp, (cu_seqlens, max_seqlen, lengths))[0]
     if is_traced():
@@ -214,6 +266,7 @@ def threshold(
     warm_start: Tensor | None = None,
     solver: SolverName = "auto",
     validate: bool = False,
+    group: ProcessGroup | None = None,
 ) -> Tensor:
     """The threshold b at which the soft mask's mass is k, differentiable.
 
@@ -226,13 +279,69 @@ def threshold(
         >>> threshold(torch.tensor([4.0, 3.0, 1.0, 0.0]), k=2, temperature=0.01)
         tensor(2.)
     """
+    if type(scores) is not Tensor and is_dtensor(scores):
+        return _call_parts(  # type: ignore[no-any-return]
+            threshold,
+            (scores, k, temperature, dim, mask),
+            (cu_seqlens, max_seqlen, lengths, warm_start, group),
+            largest=largest,
+            clamp=clamp,
+            solver=solver,
+            validate=validate,
+        )
     given = (scores, k, temperature, dim, largest, mask, "threshold", warm_start, solver)
+    if group is not None:
+        others = (cu_seqlens, max_seqlen, lengths)
+        return _call_sharded(given, validate, clamp, others, group)[0]
     if _is_ragged(scores, cu_seqlens, max_seqlen, lengths):
         return _call_ragged(given, validate, clamp, (cu_seqlens, max_seqlen, lengths))[0]
     if is_traced():
         return _traced.soft_topk(*given, validate, clamp)[0]
     call = prepare(*given, validate, clamp)
     return call.threshold()
+
+
+def _call_parts(
+    function: Callable[..., Any], given: tuple[Any, ...], others: tuple[Any, ...], **options: Any
+) -> Any:
+    """What a public function gives for a DTensor."""
+    from . import _dtensor  # by the first call, as below
+
+    names = ("cu_seqlens", "max_seqlen", "lengths", "warm_start", "group")
+    for name, value in zip(names, others, strict=True):
+        if value is not None:
+            raise ValueError(f"{name} must be left out for scores that are a DTensor")
+    scores, k, temperature, dim, mask = given
+    is_threshold = function is threshold
+    return _dtensor.call(function, scores, k, temperature, dim, mask, is_threshold, options)
+
+
+def _call_sharded(
+    given: tuple[Any, ...],
+    validate: bool,
+    clamp: bool,
+    others: tuple[Tensor | None, int | None, Tensor | None],
+    group: ProcessGroup,
+    with_threshold: bool = False,
+) -> list[Tensor]:
+    """What a public function gives for rows that are spread over a group; thresholds if wanted."""
+    from . import _collectives, _sharded, _traced_sharded  # by the first call, as below
+
+    *rows, warm_start, solver = given
+    names = ("cu_seqlens", "max_seqlen", "lengths", "warm_start")
+    for name, value in zip(names, (*others, warm_start), strict=True):
+        if value is not None:
+            raise ValueError(f"{name} must be left out for a call with group")
+    if solver != "auto":
+        raise ValueError(f"solver must be 'auto' for a call with group, got solver={solver!r}")
+    every: tuple[Any, ...] = (*rows, validate, clamp, _collectives.name_of(group))
+    if is_traced():
+        every = (*every, with_threshold)
+        return _traced_sharded.sharded_topk(*every)
+    call = _sharded.prepare(*every)
+    if rows[6] == "threshold":
+        return [call.threshold()]
+    return list(call.write_with_threshold()) if with_threshold else [call.write()]
 
 
 def _is_ragged(

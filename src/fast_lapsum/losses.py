@@ -84,6 +84,9 @@ class TopKCrossEntropyLoss(torch.nn.Module):
                 f"target must have the shape {tuple(wanted)} for {kind}, got {tuple(target.shape)}"
             )
         if is_label:
+            target = (
+                target.long()
+            )  # as indices have to be; small dtypes have no -100 to compare with
             _check_labels(target, scores.shape[-1], self.ignore_index)
             is_valid = target != self.ignore_index
             places = target.where(is_valid, 0).unsqueeze(-1)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from torch import Tensor
 
+from ._arguments import is_dtensor
 from ._call import Number
 from ._derivatives import is_traced
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 
 @overload
@@ -22,6 +26,7 @@ def soft_topk_list(
     hard: bool = False,
     return_threshold: Literal[False] = False,
     validate: bool = False,
+    group: ProcessGroup | None = None,
 ) -> list[Tensor]: ...
 
 
@@ -36,6 +41,7 @@ def soft_topk_list(
     hard: bool = False,
     return_threshold: Literal[True],
     validate: bool = False,
+    group: ProcessGroup | None = None,
 ) -> tuple[list[Tensor], Tensor]: ...
 
 
@@ -49,6 +55,7 @@ def soft_topk_list(
     hard: bool = False,
     return_threshold: bool = False,
     validate: bool = False,
+    group: ProcessGroup | None = None,
 ) -> list[Tensor] | tuple[list[Tensor], Tensor]:
     r"""One soft mask for each tensor, with one threshold for all and masses that sum to k.
 
@@ -72,6 +79,9 @@ def soft_topk_list(
         return_threshold: also return b, detached; with ``hard=True`` the best score left out.
         validate: look at the values of k and temperature and raise where there is no answer.
             Without it all masks are NaN then; numbers are checked against the sizes always.
+        group: a process group whose ranks have a list each, with one budget over all of them; see
+            :func:`soft_topk`. Each rank gets the masks of its own tensors, some or all of which may
+            be empty. They are copied into one row.
 
     Returns:
         A list of masks in the shapes and dtypes of the tensors (float32 for 16 bits under
@@ -84,9 +94,43 @@ def soft_topk_list(
         >>> masks
         [tensor([[0.9908, 0.0091]]), tensor([0.0671, 0.9318, 0.0012])]
     """
+    if isinstance(tensors, Sequence) and any(
+        type(one) is not Tensor and is_dtensor(one) for one in tensors
+    ):
+        return _call_parts(  # type: ignore[no-any-return]
+            tensors,
+            k,
+            temperature,
+            group,
+            largest=largest,
+            clamp=clamp,
+            hard=hard,
+            return_threshold=return_threshold,
+            validate=validate,
+        )
     from . import _list, _traced_many  # by the first call: see functional.py
 
-    given = (tensors, k, temperature, largest, clamp, hard, return_threshold, validate)
+    name = None
+    if group is not None:
+        from ._collectives import name_of
+
+        name = name_of(group)
+    given = (tensors, k, temperature, largest, clamp, hard, return_threshold, validate, name)
     found = _traced_many.list_topk(*given) if is_traced() else _list.soft_topk_list(*given)
     masks = found[: len(tensors)]
     return (masks, found[-1]) if return_threshold else masks
+
+
+def _call_parts(
+    tensors: Sequence[Tensor],
+    k: Number | Tensor,
+    temperature: Number | Tensor,
+    group: ProcessGroup | None,
+    **options: bool,
+) -> Any:
+    """What the function gives for DTensors."""
+    from . import _dtensor_list
+
+    if group is not None:
+        raise ValueError("group must be left out for tensors that are DTensors")
+    return _dtensor_list.call(soft_topk_list, tensors, k, temperature, options)

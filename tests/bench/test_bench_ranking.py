@@ -13,8 +13,11 @@ from typer.testing import CliRunner
 
 from fast_lapsum import cli
 from fast_lapsum.bench import ranking, ranking_methods
+from fast_lapsum.bench.gpu_timing import DeviceTiming
 from fast_lapsum.bench.parity import ParityError
+from fast_lapsum.bench.ranking_commands import timings_table
 from fast_lapsum.bench.ranking_methods import METHODS, RANK, SORT, TORCH_SORT, Method
+from fast_lapsum.bench.timing import _cpu_seconds
 
 CPU = torch.device("cpu")
 
@@ -36,6 +39,27 @@ def test_ours_and_torch_sort_are_timed_and_compared() -> None:
     ]
     assert all(line["met"] in (True, False) for line in limited)
     json.dumps(record, allow_nan=False)
+
+
+def test_limits_are_about_device_time_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device whose clock is said to be a GPU's, and whose graphs take ten seconds."""
+
+    class Gpu:
+        type = "cuda"
+
+    ten = DeviceTiming(10.0, 10.0, 10.0, 3, 2, "graph")
+    monkeypatch.setattr(ranking, "device_timing", lambda calls, **settings: ten)
+    monkeypatch.setattr(ranking, "wall_clock", lambda device: _cpu_seconds)
+    inputs = ranking.draw((4, 60), CPU)
+    monkeypatch.setattr(ranking, "draw", lambda shape, device: inputs)
+    case = ranking.QUICK_CASES[0]
+    entry = ranking._run_case(case, Gpu(), 1, lambda step: None, "p50")  # type: ignore[arg-type]
+    assert entry["timings"][RANK]["p50"] == entry["lines"][0]["measured"] == 10.0
+    assert 0 < entry["wall"][RANK]["p50"] < 10.0
+    assert set(entry["wall"]) == set(entry["timings"])
+    record = {"cases": [entry], "compared": "p50"}
+    assert timings_table(record).title == "Forward and backward, on the device"
+    assert timings_table(record, "wall").title == "Forward and backward, as a caller waits"
 
 
 def test_the_shapes_that_have_limits() -> None:

@@ -296,8 +296,10 @@ def old_results(tmp_path: Path) -> Path:
     for path in RESULTS.rglob("*.json"):
         record = json.loads(path.read_text())
         kind = record.get("sources", {}).get("kind")
-        later = ("cliffs", "compiled", "functions", "hunt", "ragged", "ranking")
+        later = ("cliffs", "compiled", "functions", "hunt", "ragged", "ranking", "ranks")
         if kind in (*later, "coder-drawn", "coder-hostile", "coder-threads"):
+            continue
+        if "study" in record:  # of examples/, which say their protocol instead
             continue
         record.pop("sources", None)
         target = tmp_path / path.relative_to(RESULTS)

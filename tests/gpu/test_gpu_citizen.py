@@ -17,7 +17,7 @@ from torch import Tensor
 
 from cases import expected, generator, normal
 from fast_lapsum import reference, soft_topk
-from fast_lapsum.backends.triton import config, launch
+from fast_lapsum.backends.triton import launch
 from fast_lapsum.backends.triton.config import LongPlan, SharedPlan, TeamPlan
 from fast_lapsum.backends.triton.device import room_of
 from fast_lapsum.backends.triton.inspection import sample_bands
@@ -117,7 +117,7 @@ def test_samples_that_lie(
     """What is read first is far from all else: the answer is the same, and nothing waits for it."""
     rows, n = shape
     if kind is SharedPlan:
-        monkeypatch.setattr(config, "CACHED_BYTES", 0)
+        monkeypatch.setattr(launch, "CACHED_BYTES", 0)
     scores, grad = _randn(rows, n), _randn(rows, n, seed=1)
     scores[1::3] = (4 * scores[1::3]).round()
     scores[2::3] = scores[2::3] ** 3

@@ -133,6 +133,31 @@ def test_bits_repeat_and_do_not_depend_on_neighbours() -> None:
     assert torch.equal(alone[a:b], first[a:b])
 
 
+@pytest.mark.parametrize("hard", [False, True])
+def test_teams_share_the_longest_segments(hard: bool) -> None:
+    """As on a CPU, among short ones, few of them and several; other neighbours, the same bits."""
+    for lengths in ((5, 1_000_000, 0, 40_000), (262_145, 300_000, 7, 262_144, 700_001, 300_000)):
+        given = lengths_of_kinds(torch.float32, lengths)
+        k, weights = given.k.floor(), normal(len(given.values), seed=3, dtype=torch.float32)
+        here, there = given.values.clone(), given.values.cuda()
+        ends = given.offsets.cuda()
+        p = soft_topk(here.requires_grad_(), k, given.t, cu_seqlens=given.offsets, hard=hard)
+        q = soft_topk(there.requires_grad_(), k.cuda(), given.t.cuda(), cu_seqlens=ends, hard=hard)
+        torch.testing.assert_close(q.cpu(), p, atol=2e-6, rtol=1e-4)
+        (d_here,) = torch.autograd.grad(p, here, weights)
+        (d_there,) = torch.autograd.grad(q, there, weights.cuda())
+        size = float(d_here.abs().max())
+        torch.testing.assert_close(d_there.cpu(), d_here, atol=2e-5 * size, rtol=1e-3)
+        alone = soft_topk(
+            *(there.detach(), k[1:2].cuda(), given.t[1:2].cuda()), cu_seqlens=ends[1:3], hard=hard
+        )
+        first, last = ends[1:3].tolist()
+        assert torch.equal(alone[first:last], q.detach()[first:last])
+        logs = log_soft_topk(there.detach(), k.cuda(), given.t.cuda(), cu_seqlens=ends)
+        want = log_soft_topk(given.values, k, given.t, cu_seqlens=given.offsets)
+        torch.testing.assert_close(logs.cpu(), want, atol=1e-3, rtol=1e-4)
+
+
 def test_many_tiny_segments() -> None:
     """More than a launch has programs: each looks at several."""
     lengths = torch.randint(0, 20, (70_000,), generator=torch.Generator().manual_seed(0))
@@ -188,6 +213,18 @@ def test_long_lists_of_any_kind(kind: str, t: float) -> None:
     torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-4)
     same = soft_topk_list([x.cuda() for x in cuts], 70_000.5, t)
     assert all(torch.equal(x, y) for x, y in zip(masks, same, strict=True))
+
+
+@pytest.mark.parametrize("kind", ["normal", "ties"])
+def test_hard_masks_of_long_lists(kind: str) -> None:
+    """The earliest of tied scores, in parts of several tensors."""
+    tensors = [normal(n, seed=n, dtype=torch.float32) for n in (300_000, 7, 70_000, 131_072)]
+    if kind == "ties":
+        tensors = [(x * 2).round() / 2 for x in tensors]
+    for k in (0, 1, 33_333, 400_000, sum(x.numel() for x in tensors)):
+        wanted = soft_topk_list(tensors, k, 0.1, hard=True)
+        found = soft_topk_list([x.cuda() for x in tensors], k, 0.1, hard=True)
+        assert all(torch.equal(p.cpu(), q) for p, q in zip(found, wanted, strict=True))
 
 
 def test_lists_in_a_cuda_graph() -> None:

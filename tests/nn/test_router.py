@@ -338,3 +338,37 @@ def test_bad_tokens_are_named() -> None:
         _router()(normal(4, 7))
     with pytest.raises(TypeError, match="mask must be bool"):
         _router()(normal(4, 8), torch.ones(4))
+
+
+@pytest.mark.parametrize("is_padded", [False, True])
+def test_a_capacity_that_is_whole_but_for_rounding_is_whole(is_padded: bool) -> None:
+    """1.1 times 10 is 11.000000000000002, which is no reason to take a twelfth token."""
+    torch.manual_seed(0)
+    router = TopKRouter(DIM, 2, 1, 0.5, capacity_factor=1.1)
+    with torch.no_grad():
+        router.weight[0], router.weight[1] = 1.0, -1.0  # all tokens want the first expert
+    tokens = torch.ones(20, DIM)
+    mask = torch.ones(20, dtype=torch.bool) if is_padded else None
+    assert router(tokens, mask).tokens_per_expert().tolist() == [11, 0]
+
+
+@pytest.mark.parametrize("is_padded", [False, True])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"budget": "token", "capacity_factor": 1.1},
+        {"budget": "batch", "use_selection_bias": True},
+        {"budget": "expert", "normalize": True},
+    ],
+    ids=lambda settings: settings["budget"],
+)
+def test_shapes_are_known_on_the_meta_device(settings: Any, is_padded: bool) -> None:
+    with torch.device("meta"):
+        router, tokens = TopKRouter(DIM, EXPERTS, 2, 0.5, **settings), torch.empty(3, 5, DIM)
+        mask = torch.empty(3, 5, dtype=torch.bool) if is_padded else None
+    for _ in range(2):
+        routing = router(tokens, mask)
+        assert routing.probabilities.is_meta
+        assert routing.probabilities.shape == routing.routing_map.shape == (3, 5, EXPERTS)
+        assert routing.top(2)[1].shape == (3, 5, 2)
+        router.eval()

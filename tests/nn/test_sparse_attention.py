@@ -151,3 +151,47 @@ def test_bad_arguments_are_named() -> None:
         bias.score_mod(normal(5, 3))
     with pytest.raises(ValueError, match="block_size must be a whole number over 0"):
         SparseAttentionBias(2, block_size=0)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize(("queries", "num_keys"), [(LENGTH, None), (5, 10)])
+def test_a_block_mask_leaves_out_what_is_not_chosen(
+    is_causal: bool, queries: int, num_keys: int | None
+) -> None:
+    """The attention is that of `eval()`, and tiles list the blocks that their queries read."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    keys, block_size, tile = num_keys or LENGTH, 4, 2
+    query, key, value = _attention_inputs(queries)
+    key, value = key[:, :, :keys], value[:, :, :keys]
+    scores = normal(BATCH, 1, queries, 3, seed=3)
+    bias = SparseAttentionBias(1, 0.5, block_size=block_size, is_causal=is_causal)
+    found_mask = bias.block_mask(scores, num_keys, query_block_size=tile)
+    bias.eval()
+    wanted = F.scaled_dot_product_attention(query, key, value, attn_mask=bias(scores, num_keys))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # not compiled
+        found = flex_attention(query, key, value, block_mask=found_mask)
+    torch.testing.assert_close(found, wanted)
+    dense = create_block_mask(
+        found_mask.mask_mod, BATCH, 1, queries, keys, device="cpu", BLOCK_SIZE=(tile, block_size)
+    ).to_dense()
+    assert torch.equal(found_mask.to_dense(), dense)
+    assert found_mask.to_dense().float().mean() < 1
+
+
+def test_a_block_mask_keeps_a_nan_to_be_seen() -> None:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    query, key, value = _attention_inputs()
+    scores = normal(BATCH, 1, LENGTH, 3, seed=3)
+    scores[0, 0, 7, 1] = math.nan
+    bias = SparseAttentionBias(1, 0.5, block_size=4).eval()
+    mask, score_mod = bias.block_mask(scores, query_block_size=4), bias.score_mod(scores)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # not compiled
+        found = flex_attention(query, key, value, score_mod=score_mod, block_mask=mask)
+    assert isinstance(found, Tensor)
+    is_nan = torch.zeros_like(found, dtype=torch.bool)
+    is_nan[0, :, 7] = True
+    assert torch.equal(found.isnan(), is_nan)

@@ -64,6 +64,11 @@ def per_row_values(values: Tensor | None, number: float, scores: Tensor) -> Tens
     return scores.new_full(scores.shape[:-1], number, dtype=row_dtype(scores))
 
 
+def per_row_tensor(value: Tensor | float, scores: Tensor) -> Tensor:
+    """The same of a tensor or a number."""
+    return value if isinstance(value, Tensor) else per_row_values(None, value, scores)
+
+
 def has_nan(scores: Tensor, mask: Tensor | None) -> Tensor:
     """Rows in which a NaN takes part."""
     is_nan = scores.isnan()

@@ -1,6 +1,7 @@
 """Soft ranks and sorts beside torch.sort and published packages, forward and backward, and limits.
 
-A limit is so many times what another call takes on the same scores in the same run.
+A limit is so many times what another call takes on the same scores in the same run. On a GPU it is
+about device time, out of a CUDA graph. What a caller waits for all launches is beside it.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from torch import Tensor
 from . import environment, sources
 from .functions import FunctionCase, Limit
 from .functions import lines as lines_of
-from .gpu_case import draw
-from .gpu_timing import describe, one_line
+from .gpu_case import PEER_SETS, Inputs, draw
+from .gpu_timing import describe, device_timing, one_line
 from .parity import ParityError
 from .ranking_methods import METHODS, RANK, SORT, TORCH_SORT, check
-from .timing import device_clock, measure
+from .timing import measure, wall_clock
 from .timing import summary as percentiles
 
 Report = Callable[[str], None]
@@ -84,7 +85,8 @@ def run(
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "quick": quick,
         "temperature": TEMPERATURE,
-        "seconds": "of forward and backward, percentiles 20, 50 and 80",
+        "seconds": "of forward and backward, percentiles 20, 50 and 80: device time on a GPU, where"
+        " `wall` has what a caller waits; wall time on a CPU",
         # On a CPU what runs beside it only ever adds.
         "compared": "p50" if device.type == "cuda" else "p20",
         "environment": environment.describe(),
@@ -111,7 +113,7 @@ def _run_case(
     except ParityError as error:
         return {**entry, "failed": one_line(error), "timings": {}, "lines": _lines(case, {})}
     leaf = scores.clone().requires_grad_()
-    timings: dict[str, Any] = {}
+    slow: dict[str, float] = {}
     calls: dict[str, Callable[[], object]] = {}
     for name, method in METHODS.items():
         report(f"{case.name}: {name}")
@@ -120,7 +122,7 @@ def _run_case(
             call = _with_backward(method.function, leaf, weights)
             reason, seconds = _try(call, device)
             if reason is None and seconds > SLOW_SECONDS:
-                timings[name] = percentiles([seconds])._asdict()
+                slow[name] = seconds
             elif reason is None:
                 calls[name] = call
         if reason is not None:
@@ -130,11 +132,37 @@ def _run_case(
         repeats=repeats,
         device=device,
         report=lambda name: report(f"{case.name}: timing {name}"),
+        clock=wall_clock(device),
     )
-    timings |= {name: timing._asdict() for name, timing in found.items()}
-    entry["timings"] = {name: timings[name] for name in METHODS if name in timings}
+    timings = {name: timing._asdict() for name, timing in found.items()}
+    timings |= {name: percentiles([seconds])._asdict() for name, seconds in slow.items()}
+    if device.type == "cuda":
+        entry["wall"] = _in_order(timings)
+        timings |= _device_timings(case, inputs, list(calls), repeats, report)
+    entry["timings"] = _in_order(timings)
     entry["lines"] = _lines(case, {name: x[compared] for name, x in timings.items()})
     return entry
+
+
+def _device_timings(
+    case: RankingCase, inputs: Inputs, names: list[str], repeats: int, report: Report
+) -> dict[str, Any]:
+    """Out of graphs, on inputs that take turns so that none is found in the cache."""
+    leaves = [x.clone().requires_grad_() for x in inputs.scores]
+    timings = {}
+    for name in names:
+        report(f"{case.name}: device time of {name}")
+        pairs = list(zip(leaves, inputs.weights, strict=True))
+        if METHODS[name].rival:
+            pairs = pairs[:PEER_SETS]
+        made = [_with_backward(METHODS[name].function, x, w) for x, w in pairs]
+        timing = device_timing(made, repeats=repeats, device=leaves[0].device)
+        timings[name] = timing._asdict()
+    return timings
+
+
+def _in_order(timings: dict[str, Any]) -> dict[str, Any]:
+    return {name: timings[name] for name in METHODS if name in timings}
 
 
 def _lines(case: RankingCase, seconds: dict[str, float]) -> list[dict[str, Any]]:
@@ -143,7 +171,7 @@ def _lines(case: RankingCase, seconds: dict[str, float]) -> list[dict[str, Any]]
 
 def _try(call: Callable[[], object], device: torch.device) -> tuple[str | None, float]:
     """Why a method cannot be measured, and what its second call takes."""
-    clock = device_clock(device)
+    clock = wall_clock(device)
     try:
         call()
         return None, clock(call, 1)

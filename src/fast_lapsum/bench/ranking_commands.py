@@ -49,10 +49,10 @@ def bench_ranking(
 ) -> None:
     """Time soft_rank and soft_sort beside torch.sort, and packages that are installed.
 
-    Forward and backward at t = 0.1. Says which limits hold, and why a package could not be
-    measured. Some ranks, sorted scores and gradients are first compared with sums over all pairs:
-    what is wrong is not timed, and the exit code is 1. The results file is written after every
-    shape.
+    Forward and backward at t = 0.1, on a GPU in device time, with what a caller waits beside it.
+    Says which limits hold, and why a package could not be measured. Some ranks, sorted scores and
+    gradients are first compared with sums over all pairs: what is wrong is not timed, and the exit
+    code is 1. The results file is written after every shape.
     """
     chosen = options.device(device)
     path = out or options.results_folder(quick=quick) / chosen.type / "ranking.json"
@@ -67,6 +67,8 @@ def bench_ranking(
         )
     console.print(tables.environment_table(record["environment"], sources.summary(record)))
     print_table(console, timings_table(record))
+    if any("wall" in entry for entry in record["cases"]):
+        print_table(console, timings_table(record, "wall"))
     print_table(console, function_commands.limits_table(record))
     console.print(f"Results: {path}", highlight=False, soft_wrap=True)
     console.print(ranking.summary(record), highlight=False, markup=False, soft_wrap=True)
@@ -77,16 +79,21 @@ def bench_ranking(
         raise typer.Exit(1)
 
 
-def timings_table(record: dict[str, Any]) -> Table:
-    """What every call takes, or why that is not known: a row for each, a column for each shape."""
-    table = Table(title="Forward and backward", title_justify="left")
+def timings_table(record: dict[str, Any], which: str = "timings") -> Table:
+    """What every call takes, or why that is not known: a row for each, a column for each shape.
+
+    ``wall`` is what a caller waits for a GPU, where ``timings`` are the device's.
+    """
+    on_device = ", on the device" if any("wall" in x for x in record["cases"]) else ""
+    said = ", as a caller waits" if which == "wall" else on_device
+    table = Table(title=f"Forward and backward{said}", title_justify="left")
     table.add_column("call")
     for entry in record["cases"]:
         table.add_column(entry["case"], justify="right")
     for name in METHODS:
         cells = []
         for entry in record["cases"]:
-            timing = entry["timings"].get(name)
+            timing = entry.get(which, {}).get(name)
             reason = entry["not_measured"].get(name, "")
             cells.append(reason if timing is None else microseconds(timing[record["compared"]]))
         table.add_row(name, *(escape(cell) for cell in cells))

@@ -47,19 +47,23 @@ OPERATOR = Needs(
         "_arguments.py",
         "_autograd.py",
         "_call.py",
+        "_collectives.py",
         "_derivatives.py",
+        "_dtensor.py",
         "_layout.py",
         "_list*.py",
         "_ops.py",
         "_ragged*.py",
         "_segments.py",
         "_selection_*.py",
+        "_sharded*.py",
         "_traced*.py",
         "_values.py",
         "backends/common.py",
         "backends/layout.py",
         "backends/many.py",
         "backends/segments.py",
+        "backends/shards.py",
         "backends/torch/*.py",
     ),
     cpu=("backends/cpu/*.py", "backends/cpu/*.?pp"),
@@ -129,9 +133,17 @@ KINDS: dict[str, Needs] = {
     "ragged": Needs(
         (
             "many.py",
+            "_dtensor_list.py",
             *_in("bench", "function_calls", "functions", "gpu_bars", "gpu_case", "gpu_parity"),
             *_in("bench", "gpu_timing", "parity", "ragged", "timing"),
         )
+    ),
+    "ranks": Needs(
+        (
+            *_in("bench", "function_calls", "functions", "gpu_bars", "gpu_case", "gpu_parity"),
+            *_in("bench", "gpu_timing", "parity", "rank_process", "ranks", "timing"),
+        ),
+        cpu=("backends/cpu/scan.hpp",),
     ),
     "compiled": Needs(
         (
@@ -201,6 +213,7 @@ NO_FIGURE: Globs = (
         "options",
         "plots",
         "ragged_commands",
+        "rank_commands",
         "ranking_commands",
         "records",
     ),

@@ -1,5 +1,6 @@
 """Modules over the functional interface: soft top-k as layers that models have."""
 
+from .calibration import update_thresholds
 from .dead_latents import AuxiliaryLatents, DeadLatents
 from .gate import BudgetGate
 from .layer import SoftTopK
@@ -28,4 +29,5 @@ __all__ = [
     "TopKActivation",
     "TopKRouter",
     "annealed_temperature",
+    "update_thresholds",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from .._arguments import check_number
@@ -114,3 +115,13 @@ def whole_budget(k: float | Tensor, rows: int | Tensor) -> float | Tensor:
     if isinstance(total, Tensor):
         return (total * (1 + slack)).floor()
     return math.floor(total * (1 + slack))
+
+
+def rounded_up(value: float | Tensor) -> float | Tensor:
+    """The next whole number; one that is whole but for rounding, such as 1.1 times 100, is that.
+
+    A tensor's own rounding counts, which is coarser in float32.
+    """
+    if isinstance(value, Tensor):
+        return (value * (1 - 4 * torch.finfo(value.dtype).eps)).ceil()
+    return math.ceil(value * (1 - 1e-12))

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
-from .._arguments import check_flag, check_mask, check_scores
+from .._arguments import check_budget_number, check_flag, check_mask, check_scores
+from .._collectives import group_of, name_of
 from ..backends.common import row_dtype
 from ..functional import soft_topk
 from .budgeted import Budgeted, checked_choice, shown, whole_budget
+from .rank_sums import sums
 from .running_threshold import RunningThreshold
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 Budget = Literal["row", "batch"]
 
@@ -30,7 +35,9 @@ class BudgetGate(Budgeted):
 
     k and the temperature can be set, annealed by a schedule, or given as a Parameter to be learned.
     Under :class:`~torch.nn.parallel.DistributedDataParallel` budgets are those of each process, and
-    the threshold is that of the first one, as all buffers are.
+    the threshold is that of the first one, as all buffers are. With a ``process_group`` the batch
+    is that of all its ranks: ``budget="batch"`` spans their rows, however many each has, and all
+    keep one threshold, of all their scores. Every rank has to call, in training and to calibrate.
 
     Args:
         k: how many scores of a row the gate lets through, on average over the batch with
@@ -40,6 +47,9 @@ class BudgetGate(Budgeted):
         hard: ones and zeros in training, too, with the soft mask's gradient. Budgets are rounded
             down to whole numbers.
         momentum: the weight of the newest batch in the threshold; None averages over all.
+        process_group: whose ranks have a part of each batch, such as
+            ``torch.distributed.group.WORLD``. A copy of the layer has the same group, and a pickle
+            names it.
 
     Shape:
         scores and gate: ``(..., n)``, with any leading dimensions, whose rows are one batch.
@@ -62,8 +72,12 @@ class BudgetGate(Budgeted):
         budget: Budget = "row",
         hard: bool = False,
         momentum: float | None = 0.01,
+        process_group: ProcessGroup | None = None,
     ) -> None:
         super().__init__(k, temperature)
+        if process_group is not None:
+            name_of(process_group)  # or an error names it
+        self.process_group = process_group
         self.budget = checked_choice("budget", budget, ("row", "batch"))
         self.hard = check_flag("hard", hard)
         self.running = RunningThreshold(momentum=momentum)
@@ -84,13 +98,44 @@ class BudgetGate(Budgeted):
         if not self.training:
             return self.running.mask(scores, mask)
         k, temperature = self._of_call()
-        rows = _rows(scores, mask)
+        rows = self._rows(scores, mask)
         gate = self._gate(scores, k, temperature, rows, mask)
-        if scores.numel():
+        if scores.numel() or self.process_group is not None:
             self.running.update(
-                scores, _total(self.budget, k, rows, mask), mask=mask, setting=_detached(k)
+                scores,
+                self._total(scores, k, rows, mask),
+                mask=mask,
+                setting=_detached(k),
+                group=self.process_group,
             )
         return gate
+
+    def _rows(self, scores: Tensor, mask: Tensor | None) -> int | Tensor:
+        """How many rows have a budget: of all ranks, where they share it."""
+        if mask is None:
+            rows: int | Tensor = scores.shape[:-1].numel()
+        else:
+            rows = torch.count_nonzero(mask.any(-1)).to(row_dtype(scores))
+        if self.process_group is None or self.budget == "row":
+            return rows
+        return sums((rows,), scores, self.process_group)[0]
+
+    def _total(
+        self, scores: Tensor, k: float | Tensor, rows: int | Tensor, mask: Tensor | None
+    ) -> float | Tensor:
+        """What the budgets of a batch add up to."""
+        k = _detached(k)
+        if self.budget == "batch":
+            return k * rows
+        if mask is None:
+            total = k * rows
+        else:
+            counts = torch.count_nonzero(mask, -1)
+            most = torch.ones_like(counts, dtype=row_dtype(counts)) * k
+            total = torch.minimum(counts, most).sum()
+        if self.process_group is None:
+            return total
+        return sums((total,), scores, self.process_group)[0]
 
     def _gate(
         self,
@@ -100,14 +145,26 @@ class BudgetGate(Budgeted):
         rows: int | Tensor,
         mask: Tensor | None,
     ) -> Tensor:
-        """The gate of a batch; a budget over several processes would be solved here."""
-        dim = -1 if self.budget == "row" else None
+        """The gate of a batch."""
+        dim, group = -1 if self.budget == "row" else None, None
         if self.budget == "batch":
+            group = self.process_group
+            if group is not None and mask is None and not isinstance(k, Tensor):
+                check_budget_number(k, scores.shape[-1], hard=False)
             k = whole_budget(k, rows) if self.hard else k * rows
         elif self.hard:
             k = whole_budget(k, 1)
         clamp = mask is not None
-        return soft_topk(scores, k, temperature, dim=dim, mask=mask, clamp=clamp, hard=self.hard)
+        return soft_topk(
+            scores,
+            k,
+            temperature,
+            dim=dim,
+            mask=mask,
+            clamp=clamp,
+            hard=self.hard,
+            group=group,
+        )
 
     @torch.no_grad()
     def calibrate(
@@ -118,7 +175,8 @@ class BudgetGate(Budgeted):
     ) -> None:
         """Find the threshold anew, from scores or from batches that give scores.
 
-        Scores of float64 make it float64. Without a score it is NaN.
+        Scores of float64 make it float64. Without a score it is NaN. The ranks of a process group
+        give as many batches each.
 
         Args:
             batches: a tensor of scores, whose rows have k over the threshold on average, to the
@@ -142,36 +200,27 @@ class BudgetGate(Budgeted):
                 valid = None if mask is None else check_mask(mask, scores)
                 if scores.dtype == torch.float64:
                     self.running.double()
-                rows = _rows(scores, valid)
-                total = _total(self.budget, self._value("given_k"), rows, valid)
-                self.running.update(scores, total, mask=valid)
+                rows = self._rows(scores, valid)
+                total = self._total(scores, self._value("given_k"), rows, valid)
+                self.running.update(scores, total, mask=valid, group=self.process_group)
         finally:
             self.running.momentum = momentum
+
+    def __getstate__(self) -> dict[str, Any]:
+        name = None if self.process_group is None else name_of(self.process_group)
+        return {**super().__getstate__(), "process_group": name}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        name = state.get("process_group")
+        super().__setstate__({**state, "process_group": None if name is None else group_of(name)})
 
     def extra_repr(self) -> str:
         """What ``print`` shows of the layer."""
         return (
             f"k={shown(self.k)}, temperature={shown(self.temperature)}, budget={self.budget!r}, "
             f"hard={self.hard}"
+            + (f", process_group={name_of(self.process_group)!r}" if self.process_group else "")
         )
-
-
-def _rows(scores: Tensor, mask: Tensor | None) -> int | Tensor:
-    """How many rows have a budget."""
-    if mask is None:
-        return scores.shape[:-1].numel()
-    return torch.count_nonzero(mask.any(-1)).to(torch.float32)
-
-
-def _total(
-    budget: str, k: float | Tensor, rows: int | Tensor, mask: Tensor | None
-) -> float | Tensor:
-    """What the budgets of a batch add up to."""
-    k = _detached(k)
-    if mask is None or budget == "batch":
-        return k * rows
-    counts = torch.count_nonzero(mask, -1)
-    return torch.minimum(counts, torch.ones_like(counts, dtype=row_dtype(counts)) * k).sum()
 
 
 def _detached(k: float | Tensor) -> float | Tensor:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 
 from .._arguments import Dim, check_dim_kinds, check_dims, check_number
+from .._collectives import group_of, name_of
 from ..functional import soft_topk
 from .kept import WITHOUT_FLOAT64, Keeping, is_traced, write
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 #: The sigmoid of a logit of so many is neither 0 nor 1 in float64.
 _MOST_LOGIT = 36.0
@@ -56,6 +60,9 @@ class SoftTopK(Keeping):
         hard: exactly k ones forward, soft gradient backward.
         validate: raise for the first row without an answer, instead of NaN; this waits for a GPU.
             In a compiled graph it is the only check of k: numbers are tensors there.
+        process_group: a process group over which rows are spread along ``dim``; see ``group`` of
+            :func:`~fast_lapsum.soft_topk`. k, the temperature and ``num_scores`` are of whole rows.
+            A copy of the layer has the same group, and a pickle names it.
         keep_threshold: start each solve from the last call's threshold. It changes the speed, and
             the result by rounding at most. The CPU kernel needs no such start, and mostly takes
             longer with it; it is for solvers in plain torch, and for rows that a GPU holds.
@@ -89,12 +96,20 @@ class SoftTopK(Keeping):
         hard: bool = False,
         validate: bool = False,
         keep_threshold: bool = False,
+        process_group: ProcessGroup | None = None,
     ) -> None:
         super().__init__()
         self.num_scores = _checked_length(num_scores)
         self.dim = check_dim_kinds(dim)
         self.largest, self.clamp, self.hard = largest, clamp, hard
         self.validate, self.keep_threshold = validate, keep_threshold
+        self.process_group = process_group
+        if process_group is not None:
+            name_of(process_group)
+            if keep_threshold:
+                raise ValueError(
+                    "keep_threshold must be False with process_group, whose calls take no start"
+                )
         self._last_threshold: Tensor | None = None
         self._last_scores: tuple[torch.Size, torch.device] | None = None
         if learn_k and num_scores is None:
@@ -187,7 +202,8 @@ class SoftTopK(Keeping):
 
         ``k`` and ``temperature`` hold for this call, in place of the layer's own.
         """
-        if self.num_scores is not None and mask is None and not self.clamp:
+        is_whole = mask is None and not self.clamp and self.process_group is None
+        if self.num_scores is not None and is_whole:
             self._check_length(scores)
         if k is None:
             k = self._value("given_k") if self.budget_logit is None else self._learned_k()
@@ -207,6 +223,7 @@ class SoftTopK(Keeping):
                 clamp=self.clamp,
                 hard=self.hard,
                 validate=self.validate,
+                group=self.process_group,
             )
         last = self._last_threshold
         out, threshold = soft_topk(
@@ -282,15 +299,19 @@ class SoftTopK(Keeping):
             _checked_temperature(value)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_last_threshold": None}
+        name = None if self.process_group is None else name_of(self.process_group)
+        return {**super().__getstate__(), "_last_threshold": None, "process_group": name}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "_fixed_k" not in state:
-            super().__setstate__({"validate": False, **state})
+            name = state.get("process_group")
+            group = None if name is None else group_of(name)
+            super().__setstate__({"validate": False, **state, "process_group": group})
             return
         # A whole layer that fast-lapsum 0.1 pickled, with numbers that are no buffers.
         start = state["_fixed_k"], state["_fixed_temperature"]
         unknown_then = {"_start": start, "_numbers": {}, "clamp": False, "validate": False}
+        unknown_then["process_group"] = None
         super().__setstate__({**state, **unknown_then})
         self._keep("given_k", start[0] if self.budget_logit is None else None)
         self._keep("given_temperature", start[1] if self.log_temperature is None else None)
@@ -307,6 +328,7 @@ class SoftTopK(Keeping):
             f"largest={self.largest}, hard={self.hard}"
             + (", clamp=True" if self.clamp else "")
             + (", validate=True" if self.validate else "")
+            + (f", process_group={name_of(self.process_group)!r}" if self.process_group else "")
             + (f", learned={'+'.join(learned)}" if learned else "")
         )
 

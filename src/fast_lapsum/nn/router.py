@@ -13,7 +13,7 @@ from torch.nn import Parameter
 from .._arguments import check_flag, check_mask, check_number
 from ..functional import log_soft_topk, soft_topk, threshold
 from ..selection import hard_topk_mask
-from .budgeted import Tempered, checked_choice, checked_count, shown, whole_budget
+from .budgeted import Tempered, checked_choice, checked_count, rounded_up, shown, whole_budget
 from .kept import WITHOUT_FLOAT64
 from .routing import Routing
 from .running_threshold import RunningThreshold
@@ -140,7 +140,10 @@ class TopKRouter(torch.nn.Module):
     def _logits(self, tokens: Tensor) -> Tensor:
         """In float32: rounding would move which experts are chosen."""
         dtype = torch.promote_types(tokens.dtype, torch.float32)
-        with torch.autocast(tokens.device.type, enabled=False):
+        device = tokens.device.type
+        if not torch.amp.is_autocast_available(device):  # such as meta
+            return F.linear(tokens.to(dtype), self.weight.to(dtype))
+        with torch.autocast(device, enabled=False):
             return F.linear(tokens.to(dtype), self.weight.to(dtype))
 
     def _choose(self, logits: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -169,13 +172,10 @@ class TopKRouter(torch.nn.Module):
         """Of the chosen tokens of an expert, as many as it takes."""
         assert self.capacity_factor is not None
         count = _token_count(logits, mask)
-        most: float | Tensor
         if isinstance(count, Tensor):
             has_float64 = count.device.type not in WITHOUT_FLOAT64
             count = count.to(torch.float64 if has_float64 else torch.float32)
-            most = (self.capacity_factor * (self.top_k * count / self.num_experts)).ceil()
-        else:
-            most = math.ceil(self.capacity_factor * (self.top_k * count / self.num_experts))
+        most = rounded_up(self.capacity_factor * (self.top_k * count / self.num_experts))
         # A weight grows with a logit's height over its token's threshold, and saturates at one.
         heights = logits
         if self.budget == "token" and self.top_k < self.num_experts:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -12,6 +12,10 @@ from .._arguments import check_number
 from ..backends.common import row_dtype
 from ..functional import threshold as solve_threshold
 from .kept import Keeping
+from .rank_sums import sums
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 #: Where the setting of a threshold changes by a share x from batch to batch, this many divided by x
 #: count: what they lag behind is then a hundredth of the budget.
@@ -115,18 +119,20 @@ class RunningThreshold(Keeping):
         dim: int | None = None,
         mask: Tensor | None = None,
         setting: float | Tensor | None = None,
+        group: ProcessGroup | None = None,
     ) -> None:
         """Take a batch into account, of which ``budget`` scores along ``dim`` are wanted.
 
         At temperature 0 scores over the threshold are counted, else the soft mask's mass. A batch
         that has no threshold is passed over: with a NaN, or with nothing to choose. ``setting`` is
         what else the threshold depends on, a budget per row or a temperature: the more it changes,
-        as it is annealed or learned, the fewer of the batches before still count.
+        as it is annealed or learned, the fewer of the batches before still count. With a ``group``
+        the batch is that of all its ranks, and so is the budget: all of them call, and have the
+        same threshold afterwards if they had so before.
         """
         scores = scores.detach()
         count = _valid_count(scores, dim, mask)
         is_hard = not isinstance(temperature, Tensor) and temperature == 0
-        of_batch = _batch_threshold(scores, budget, temperature, dim, mask, count, is_hard)
         if is_hard:
             over = self.exceeded(scores)
             mass = torch.count_nonzero(over if mask is None else over & mask, dim)
@@ -134,6 +140,9 @@ class RunningThreshold(Keeping):
             soft = self.soft_mask(scores, temperature)
             soft = soft if mask is None else soft.masked_fill(~mask, 0)
             mass = soft.sum(dim)
+        if group is not None:
+            count, mass = sums((count, mass), scores, group)
+        of_batch = _batch_threshold(scores, budget, temperature, dim, mask, count, is_hard, group)
         if setting is not None:
             self._forget(setting)
         dtype = self.threshold.dtype
@@ -236,6 +245,7 @@ def _batch_threshold(
     mask: Tensor | None,
     count: int | Tensor,
     is_hard: bool,
+    group: ProcessGroup | None,
 ) -> Tensor:
     """Of one batch: over it lies the budget. Infinite where all or nothing is to be chosen.
 
@@ -254,7 +264,7 @@ def _batch_threshold(
     one = torch.ones((), dtype=row_dtype(scores), device=scores.device)
     wanted, limit = one * budget, one * count
     wanted_rank = torch.minimum(wanted.floor() + 1, limit) if is_hard else wanted
-    found = solve_threshold(scores, wanted_rank, temperature, dim=dim, mask=mask)
+    found = solve_threshold(scores, wanted_rank, temperature, dim=dim, mask=mask, group=group)
     found = torch.where(wanted >= limit, -math.inf, found)
     found = torch.where(wanted <= 0, math.inf, found)
     return torch.where(limit > 0, found, math.nan)

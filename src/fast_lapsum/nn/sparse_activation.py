@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
@@ -11,6 +11,9 @@ from .._arguments import check_scores
 from ..selection import hard_topk_mask
 from .budgeted import checked_choice, whole_budget
 from .gate import BudgetGate
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 
 class TopKActivation(BudgetGate):
@@ -82,6 +85,7 @@ class BatchTopK(BudgetGate):
         hard: exactly k latents per row in training, rounded down over the batch. False weighs all
             of them with the soft mask, for a temperature that is annealed.
         momentum: of the threshold, see :class:`BudgetGate`.
+        process_group: whose ranks have a part of the batch each, see :class:`BudgetGate`.
 
     Shape:
         pre-activations and activations: ``(..., num_latents)``; the rows of all leading dimensions
@@ -105,8 +109,16 @@ class BatchTopK(BudgetGate):
         *,
         hard: bool = True,
         momentum: float | None = 0.01,
+        process_group: ProcessGroup | None = None,
     ) -> None:
-        super().__init__(k, temperature, budget="batch", hard=hard, momentum=momentum)
+        super().__init__(
+            k,
+            temperature,
+            budget="batch",
+            hard=hard,
+            momentum=momentum,
+            process_group=process_group,
+        )
 
     def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
         """The activations of pre-activations ``scores``; ``mask`` marks those that take part."""

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from .._arguments import check_flag, check_mask, check_scores
 from ..functional import log_soft_topk
 from ..selection import hard_topk_mask
 from .budgeted import Budgeted, checked_count, shown, whole_budget
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
 
 #: What flex_attention calls for every pair: score, batch, head, query and key.
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -89,22 +94,12 @@ class SparseAttentionBias(Budgeted):
         self, scores: Tensor, num_keys: int | None = None, mask: Tensor | None = None
     ) -> Tensor:
         """log p of the blocks, ``(..., queries, blocks)``; arguments are those of a call."""
-        check_scores(scores, -1)
-        if scores.dim() < 2:
-            raise ValueError(
-                "scores must have a dimension of queries and one of blocks, "
-                f"got shape {tuple(scores.shape)}"
-            )
-        mask = None if mask is None else check_mask(mask, scores)
-        if self.is_causal:
-            seen = self._seen(scores, self._num_keys(scores, num_keys), self.block_size)
-            mask = seen.expand(scores.shape) if mask is None else mask & seen
+        mask = self._valid(scores, num_keys, mask)
         k, temperature = self._of_call()
         if self.training:
             return log_soft_topk(scores, k, temperature, mask=mask, clamp=True)
-        chosen = hard_topk_mask(scores, whole_budget(k, 1), mask=mask, clamp=True)
         # log of ones and zeros, and of NaN, which is NaN
-        return chosen.log()
+        return self._chosen(scores, k, mask).log()
 
     def score_mod(
         self, scores: Tensor, num_keys: int | None = None, mask: Tensor | None = None
@@ -114,11 +109,7 @@ class SparseAttentionBias(Budgeted):
         ``scores`` is ``(batch, heads, queries, blocks)``; batch and heads may be 1, which all of
         the attention's then share.
         """
-        if scores.dim() != 4:
-            raise ValueError(
-                "scores must be (batch, heads, queries, blocks) for flex_attention, "
-                f"got shape {tuple(scores.shape)}"
-            )
+        _check_four(scores)
         selected = self.selection(scores, num_keys, mask)
         batches, heads, queries, _ = scores.shape
         first = self._num_keys(scores, num_keys) - queries
@@ -134,6 +125,66 @@ class SparseAttentionBias(Budgeted):
             return torch.where(key <= query + first, biased, -math.inf)
 
         return add_bias
+
+    def block_mask(
+        self,
+        scores: Tensor,
+        num_keys: int | None = None,
+        mask: Tensor | None = None,
+        query_block_size: int = 128,
+    ) -> BlockMask:
+        """What ``flex_attention`` need not compute at inference, so that sparse is cheaper, too.
+
+        The blocks that no query of a tile of ``query_block_size`` has chosen are not read. Queries
+        of a tile attend to the blocks that each has chosen itself: the attention of ``eval()``. The
+        choice is hard, without a gradient, in ``train()``, too. A row with a NaN reads all that it
+        sees; with :meth:`score_mod` beside the mask it is NaN.
+
+        ``block_size`` is the size of blocks of keys there, for which the kernels of a GPU want a
+        multiple of their own, mostly 128. Arguments are those of :meth:`score_mod`; ``scores`` that
+        heads share make a mask that they share.
+        """
+        from torch.nn.attention.flex_attention import BlockMask
+
+        _check_four(scores)
+        tile = checked_count("query_block_size", query_block_size)
+        valid = self._valid(scores, num_keys, mask)
+        chosen = self._chosen(scores.detach(), self._value("given_k"), valid) != 0
+        batches, heads, queries, _ = scores.shape
+        num_keys = self._num_keys(scores, num_keys)
+        first, block_size, is_causal = num_keys - queries, self.block_size, self.is_causal
+
+        def is_read(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+            found = chosen[batch % batches, head % heads, query, key // block_size]
+            return found & (key <= query + first) if is_causal else found
+
+        padded = F.pad(chosen, (0, 0, 0, -queries % tile))
+        of_tile = padded.reshape(batches, heads, -1, tile, scores.shape[-1]).any(3)
+        order = of_tile.to(torch.int8).argsort(dim=-1, descending=True, stable=True)
+        return BlockMask.from_kv_blocks(
+            of_tile.sum(-1, dtype=torch.int32),
+            order.to(torch.int32),
+            BLOCK_SIZE=(tile, block_size),
+            mask_mod=is_read,
+            seq_lengths=(queries, num_keys),
+        )
+
+    def _valid(self, scores: Tensor, num_keys: int | None, mask: Tensor | None) -> Tensor | None:
+        """Which blocks a query may choose from."""
+        check_scores(scores, -1)
+        if scores.dim() < 2:
+            raise ValueError(
+                "scores must have a dimension of queries and one of blocks, "
+                f"got shape {tuple(scores.shape)}"
+            )
+        mask = None if mask is None else check_mask(mask, scores)
+        if not self.is_causal:
+            return mask
+        seen = self._seen(scores, self._num_keys(scores, num_keys), self.block_size)
+        return seen.expand(scores.shape) if mask is None else mask & seen
+
+    def _chosen(self, scores: Tensor, k: float | Tensor, mask: Tensor | None) -> Tensor:
+        return hard_topk_mask(scores, whole_budget(k, 1), mask=mask, clamp=True)
 
     def _num_keys(self, scores: Tensor, num_keys: int | None) -> int:
         blocks = scores.shape[-1]
@@ -158,4 +209,12 @@ class SparseAttentionBias(Budgeted):
         return (
             f"k={shown(self.k)}, temperature={shown(self.temperature)}, "
             f"block_size={self.block_size}, is_causal={self.is_causal}"
+        )
+
+
+def _check_four(scores: Tensor) -> None:
+    if scores.dim() != 4:
+        raise ValueError(
+            "scores must be (batch, heads, queries, blocks) for flex_attention, "
+            f"got shape {tuple(scores.shape)}"
         )

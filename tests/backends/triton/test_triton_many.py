@@ -16,6 +16,7 @@ pytest.importorskip("triton", reason="Triton is not installed")
 if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("`make test` interprets the kernels in another process", allow_module_level=True)
 
+from fast_lapsum.backends.torch import ragged_entry as plain
 from fast_lapsum.backends.triton import many_launch
 from fast_lapsum.backends.triton.many_launch import ManyPlan
 from interpreting import poison
@@ -101,3 +102,26 @@ def test_corners(plan: ManyPlan, every: int) -> None:
     """NaN, infinities, ties, all and nothing, the hard limit."""
     for row, k, t in list(zip(*corners(40, torch.float32), strict=True))[::every]:
         _check(_cut(row), k, t, plan)
+
+
+@pytest.mark.parametrize("largest", [True, False])
+def test_hard_masks_take_the_earliest_of_tied_scores(largest: bool) -> None:
+    """Those of plain torch, and the soft pair; a budget that is not whole has no answer."""
+    rows = [(normal(170, seed=5) * 2).round().float(), normal(40, seed=6, dtype=torch.float32)]
+    infinite = rows[1].clone()
+    infinite[::3], infinite[1::7] = inf, -inf
+    spoiled = rows[1].clone()
+    spoiled[4] = nan
+    cases: list[Any] = [(rows[0], k) for k in (0.0, 1.0, 60.0, 170.0)]
+    cases += [(torch.ones(150), 70.0), (infinite, 3.0), (infinite, 20.0), (spoiled, 3.0)]
+    cases += [(rows[1], torch.tensor(k).double()) for k in (4.0, 4.5, nan)]
+    for row, k in cases:
+        tensors = [*_cut(row), row[:0], row[:20].view(4, 5).mT]
+        number = (k, nan) if isinstance(k, Tensor) else (None, k)
+        given: Any = (tensors, *number, None, 0.3, largest, "hard", False)
+        *masks, pair = many_launch.list_forward(*given, plan=PLAN)
+        *wanted, soft = plain.list_forward(*given)
+        for found, want in zip(masks, wanted, strict=True):
+            torch.testing.assert_close(found, want, rtol=0, atol=0, equal_nan=True)
+        soft = soft.sum().masked_fill(wanted[0].isnan().any(), nan)
+        torch.testing.assert_close(pair.sum(), soft, rtol=1e-5, atol=1e-5, equal_nan=True)

@@ -19,7 +19,12 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 from fast_lapsum.backends.torch import ragged_entry as plain
 from fast_lapsum.backends.triton import ragged_launch
 from fast_lapsum.backends.triton.config import LongBackwardPlan, LongPlan, tile_plan
-from fast_lapsum.backends.triton.ragged_launch import RaggedPlan, backward_plan, forward_plan
+from fast_lapsum.backends.triton.ragged_plan import (
+    RaggedPlan,
+    SharedRows,
+    backward_plan,
+    forward_plan,
+)
 from interpreting import poison
 from ragged_cases import check, corners_of_all_kinds, join, lengths_of_all_kinds
 
@@ -27,21 +32,49 @@ __all__ = ["poison"]  # a fixture
 inf, nan = math.inf, math.nan
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
-#: Every kind of class with rows of a few hundred scores: tiles, one row at a time, long ones.
+#: Every kind of class with rows of a few hundred scores: tiles, one row at a time, long ones, and
+#: those of more than 100 in chunks; interpreted, a team has one program.
+SHARED = SharedRows(100, 64, least=64, most=4, warps=1, read=2, listed=2, written=2)
 FORWARD = RaggedPlan(
     (tile_plan(8, 1), tile_plan(32, 1), tile_plan(64, 1)._replace(rows=1)),
     LongPlan(warps=1, sample=128, read=2, listed=2, written=2),
+    SHARED,
 )
-BACKWARD = RaggedPlan((tile_plan(8, 1), tile_plan(64, 1)), LongBackwardPlan(block=64, warps=1))
+BACKWARD = RaggedPlan(
+    (tile_plan(8, 1), tile_plan(64, 1)), LongBackwardPlan(block=64, warps=1), SHARED
+)
 forward = functools.partial(ragged_launch.ragged_forward, plan=FORWARD)
 backward = functools.partial(ragged_launch.ragged_backward, plan=BACKWARD)
-LENGTHS = (3, 0, 20, 8, 130, 1, 33, 0)
+LENGTHS = (3, 0, 20, 8, 130, 1, 90, 33, 0)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_segments_of_every_class(dtype: torch.dtype) -> None:
     given = lengths_of_all_kinds(dtype, LENGTHS)
     check(forward, backward, given, offsets_dtype=torch.int32)
+
+
+def test_teams_take_as_many_segments_as_there_are_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With fewer slots than long segments, which only bad offsets bring, programs take the rest."""
+    given = lengths_of_all_kinds(torch.float32, (130, 20, 200, 100, 101))
+    made = []
+    slots_of = ragged_launch._slots
+
+    def watched(*args: Any) -> Any:
+        made.append(slots_of(*args))
+        return made[-1]
+
+    monkeypatch.setattr(ragged_launch, "_slots", watched)
+    for slots in (64, 1):
+        few = SHARED._replace(slots=slots)
+        check(
+            functools.partial(ragged_launch.ragged_forward, plan=FORWARD._replace(shared=few)),
+            functools.partial(ragged_launch.ragged_backward, plan=BACKWARD._replace(shared=few)),
+            given,
+        )
+    taken = [slots.tolist() for slots, _ in made]
+    assert {tuple(x[:4]) for x in taken if len(x) > 2} == {(3, 0, 2, 4)}
+    assert {tuple(x) for x in taken if len(x) == 2} == {(3, 0)}
 
 
 def test_masks_and_the_smallest() -> None:
@@ -52,7 +85,7 @@ def test_masks_and_the_smallest() -> None:
     check(forward, backward, given, mask=mask, largest=False)
 
 
-@pytest.mark.parametrize(("n", "every"), [(7, 3), (40, 9), (150, 17)])
+@pytest.mark.parametrize(("n", "every"), [(7, 3), (40, 9), (90, 17), (150, 17)])
 def test_corners(n: int, every: int) -> None:
     """NaN, infinities, budgets and temperatures without an answer, ties, nothing and all."""
     check(forward, backward, corners_of_all_kinds(torch.float32, (n,), every))
@@ -156,3 +189,13 @@ def test_a_plan_has_a_class_for_every_length(longest: int, itemsize: int) -> Non
         assert blocks == sorted(set(blocks))
         assert plan.long is not None or blocks[-1] >= longest
         assert len(blocks) == 1 or blocks[-2] < longest  # and none that no row can be of
+
+
+def test_only_rows_that_are_long_for_all_programs_are_shared() -> None:
+    """There are slots for all of them that fit into the values, and not many."""
+    assert forward_plan(262_144, 10**7, 100, 4).shared is None
+    assert forward_plan(10**7, 10**7, 100, 4).shared == SharedRows(262_144, 38)
+    assert backward_plan(10**7, 10**7, 3, 4).shared == SharedRows(262_144, 3)
+    many = forward_plan(10**9, 10**9, 10**6, 4).shared
+    assert many is not None
+    assert many.slots == 10**9 // many.highest <= 256

@@ -24,7 +24,7 @@ from fast_lapsum.backends.triton import many_launch, ragged_launch
 #: Those of many operations take half a minute and more together.
 SLOW = (
     *("place_many", "ragged_block_forward", "ragged_long_forward", "ragged_tile_forward"),
-    *("search_many", "solve_many"),
+    *("ragged_team_forward", "search_many", "solve_many"),
 )
 
 
@@ -70,9 +70,9 @@ def _ragged(dtype: torch.dtype, output: str) -> None:
     ragged_launch.ragged_backward(values, *rows, None, 0.5, None, pairs, True, output, True)
 
 
-def _many(*dtypes: torch.dtype) -> None:
+def _many(*dtypes: torch.dtype, output: str = "mask") -> None:
     tensors = [torch.empty(300_000, dtype=dtype) for dtype in dtypes]
-    *_, pair = many_launch.list_forward(tensors, None, 1.5, None, 0.5, True, "mask", False)
+    *_, pair = many_launch.list_forward(tensors, None, 2.0, None, 0.5, True, output, False)
     many_launch.list_backward(tensors, tensors, None, 0.5, pair, True, "mask", True)
 
 
@@ -94,10 +94,12 @@ def test_launches_overlap_and_end_in_order(launches: list[Recorded]) -> None:
 
 def test_light_kernels_compile(launches: list[Recorded]) -> None:
     _many(torch.float32, torch.bfloat16)
-    assert _compile_all(launches, slow=False) >= {"summarise_many", "scores_many"}
+    _many(torch.float32, torch.bfloat16, output="hard")
+    light = {"count_many", "scores_many", "summarise_many", "write_hard_many", "write_many"}
+    assert _compile_all(launches, slow=False) >= light
     launches.clear()
     _ragged(torch.float32, "mask")
-    assert "ragged_long_backward" in _compile_all(launches, slow=False)
+    assert {"ragged_long_backward", "ragged_team_backward"} <= _compile_all(launches, slow=False)
 
 
 @pytest.mark.slow

@@ -101,6 +101,24 @@ def test_thresholds_and_their_gradients(dtype: torch.dtype) -> None:
         _near(found, plain.threshold_rows_backward(*given), 10 * part, float(grad.abs().sum()))
 
 
+def test_a_number_is_the_temperature_of_all_rows(dtype: torch.dtype) -> None:
+    scores, _ = _rows(dtype)
+    ordered, order = scores.sort(-1)
+    grad = normal(*scores.shape, seed=9, dtype=dtype)
+    number = 0.3
+    rows = torch.full((len(scores),), number, dtype=torch.float64)
+
+    def everything(t: Tensor | float) -> tuple[Tensor, ...]:
+        ranks = ranking_launch.rank_rows(ordered, order, t, False)
+        d_ranks = ranking_launch.rank_rows_backward(grad, ordered, order, t, False)
+        b, *kept = ranking_launch.threshold_rows(ordered, t, None)
+        d_b = ranking_launch.threshold_rows_backward(grad, *kept, ordered, order, t)
+        return ranks, d_ranks, b, d_b
+
+    for found, wanted in zip(everything(number), everything(rows), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True)
+
+
 def test_the_threshold_between_the_infinities_is_zero() -> None:
     ordered = torch.tensor([[-inf, -inf, inf]] * 2)
     t, masses = torch.tensor([0.0, 1.0]).double(), torch.tensor([1.5, 2.0]).double()

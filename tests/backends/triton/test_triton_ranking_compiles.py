@@ -48,7 +48,7 @@ def record(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., lis
 
     class Recorder:
         def __init__(self, kernel: Any) -> None:
-            self.kernel = kernel
+            self.kernel, self.arg_names = kernel, kernel.arg_names
 
         def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
             assert all(0 < count < 2**31 for count in grid)
@@ -66,8 +66,8 @@ def record(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., lis
 
         rows = new(dtype, *shape)
         order, t = new(torch.int64, *shape), new(torch.float64, shape[0])
-        ranking_launch.rank_rows(rows, order, t, False)
-        found = ranking_launch.threshold_rows(rows, t, None)
+        ranking_launch.rank_rows(rows, order, 0.1, False)
+        found = ranking_launch.threshold_rows(rows, 0.1, None)
         if forward_only:
             return list(launches)
         ranking_launch.rank_rows_backward(rows, rows, order, t, True)
@@ -95,7 +95,7 @@ def _compile(launched: Recorded, capability: int) -> None:
             signature[parameter.name] = TYPES[value.dtype]
             attributes[place,] = [["tt.divisibility", 16]]
         else:
-            signature[parameter.name] = "i32"
+            signature[parameter.name] = "fp32" if isinstance(value, float) else "i32"
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=attributes)
     options = {name: value for name, value in kwargs.items() if name not in kernel.arg_names}
     compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)

@@ -79,6 +79,19 @@ def forward(
     )
 
 
+@pytest.mark.parametrize("value", [0.0, 0.7123, 1.0, -3e4])
+@pytest.mark.parametrize("name", [name for name in SCOPES if name != "block"])
+def test_equal_scores_far_from_the_root_round_alike(name: str, value: float) -> None:
+    """Fifteen temperatures away a distance may be off by 1e-6 of t: that must not add up.
+
+    The interpreter adds the many lanes of a block one after the other, which no GPU does.
+    """
+    n, plan, _ = SCOPES[name]
+    k = torch.tensor([1e-5, 3e-5, 1e-4, 3e-3, 0.3], dtype=torch.float64)
+    p, _ = forward(torch.full((5, n), value), k, 0.1, plan)
+    assert ((p.double().sum(-1) - k).abs() <= 2e-7 * k).all()
+
+
 def check(
     scores: Tensor,
     k: Tensor | float,

@@ -25,6 +25,8 @@
 //   mask_calls.hpp, selection_calls.hpp   which rows go which way
 //   ragged_calls.hpp   rows of several lengths
 //   list_calls.hpp     several vectors that are one row
+//   shard_sort.hpp, shard_measure.hpp, shard_calls.hpp   a rank's part of rows spread over many
+//   shard_curve.hpp, shard_state.hpp, shard_search.hpp   the search on what all ranks have told
 //   scan.hpp, ranking.hpp, ranking_calls.hpp   sorted rows: ranks, thresholds, their gradients
 //   lapsum.cpp    the exported functions
 
@@ -32,6 +34,8 @@
 #include "ragged_calls.hpp"
 #include "ranking_calls.hpp"
 #include "selection_calls.hpp"
+#include "shard_calls.hpp"
+#include "shard_search.hpp"
 
 #if defined(_WIN32)
 #define LAPSUM_EXPORT extern "C" __declspec(dllexport)
@@ -180,6 +184,62 @@ LAPSUM_EXPORT int64_t lapsum_thresholds_backward(const RankingCall* call) try {
 // Sums that decay over given gaps. Returns -1 or kOutOfMemory.
 LAPSUM_EXPORT int64_t lapsum_decayed_sums(const SumsCall* call) try {
     call->dtype == kFloat64 ? sum_columns<double>(*call) : sum_columns<float>(*call);
+    return -1;
+} catch (const std::bad_alloc&) {
+    return kOutOfMemory;
+}
+
+// Measurements of a rank's part of rows that are spread over many. Returns -1 or kOutOfMemory.
+LAPSUM_EXPORT int64_t lapsum_shard_measure(const MeasureCall* call) try {
+    call->call.dtype == kFloat64 ? measure_rows<double>(*call) : measure_rows<float>(*call);
+    return -1;
+} catch (const std::bad_alloc&) {
+    return kOutOfMemory;
+}
+
+// The first step of a search for thresholds of such rows, from samples of all ranks, and each of the
+// next, from their measurements. Returns how many rows are still open, or kOutOfMemory.
+LAPSUM_EXPORT int64_t lapsum_shard_begin(const SearchCall* call) try {
+    return each_open_row(*call, begin_row);
+} catch (const std::bad_alloc&) {
+    return kOutOfMemory;
+}
+
+LAPSUM_EXPORT int64_t lapsum_shard_advance(const SearchCall* call) try {
+    return each_open_row(*call, advance_row);
+} catch (const std::bad_alloc&) {
+    return kOutOfMemory;
+}
+
+// Rows in descending order. Returns -1 or kOutOfMemory.
+LAPSUM_EXPORT int64_t lapsum_sort_rows(const SortCall* call) try {
+    call->dtype == kFloat64 ? sort_rows<double>(*call) : sort_rows<float>(*call);
+    return -1;
+} catch (const std::bad_alloc&) {
+    return kOutOfMemory;
+}
+
+// Its masks and hard masks. Returns -1 or kOutOfMemory.
+LAPSUM_EXPORT int64_t lapsum_shard_write(const WriteCall* call) try {
+    call->call.dtype == kFloat64 ? write_rows<double>(*call) : write_rows<float>(*call);
+    return -1;
+} catch (const std::bad_alloc&) {
+    return kOutOfMemory;
+}
+
+// Its sums for the gradients of masks. Returns -1 or kOutOfMemory.
+LAPSUM_EXPORT int64_t lapsum_shard_gradient_sums(const GradientCall* call) try {
+    const bool is_wide = call->call.dtype == kFloat64;
+    is_wide ? mask_gradient_sums<double>(*call) : mask_gradient_sums<float>(*call);
+    return -1;
+} catch (const std::bad_alloc&) {
+    return kOutOfMemory;
+}
+
+// Its gradients of masks. Returns -1 or kOutOfMemory.
+LAPSUM_EXPORT int64_t lapsum_shard_gradient(const GradientCall* call) try {
+    const bool is_wide = call->call.dtype == kFloat64;
+    is_wide ? write_mask_gradient<double>(*call) : write_mask_gradient<float>(*call);
     return -1;
 } catch (const std::bad_alloc&) {
     return kOutOfMemory;

@@ -17,6 +17,17 @@ Parts parts_of(const ListCall& given, const int64_t* addresses, const int64_t* d
     return parts;
 }
 
+// Of memory that malloc has given back to the system, every small page would be a fault. Vectors
+// that lie next to each other share large pages.
+void ask_for_large_pages(const ListCall& given) {
+    constexpr int64_t kAsk = 256 << 10;
+    if (given.outs == nullptr) return;
+    for (int64_t i = 0; i < given.count; ++i) {
+        const int64_t bytes = given.sizes[i] * width(given.out_dtypes[i]);
+        if (bytes >= kAsk) ask_for_large_pages(reinterpret_cast<void*>(given.outs[i]), bytes);
+    }
+}
+
 Strided as_one(const Parts& parts, int64_t dtype) { return {nullptr, 1, dtype, &parts}; }
 
 template <class T>
@@ -33,6 +44,7 @@ Row<T> list_row(const Call& call, const Parts& scores, Worth enough) {
 template <class T>
 int64_t list_forward(const ListCall& given) {
     const Call& call = given.call;
+    ask_for_large_pages(given);
     const Parts scores = parts_of(given, given.scores, given.dtypes);
     Parts outs;
     if (given.outs != nullptr) outs = parts_of(given, given.outs, given.out_dtypes);
@@ -46,6 +58,7 @@ int64_t list_forward(const ListCall& given) {
 template <class T>
 void list_backward(const ListCall& given) {
     const Call& call = given.call;
+    ask_for_large_pages(given);
     const Parts scores = parts_of(given, given.scores, given.dtypes);
     const Parts outs = parts_of(given, given.outs, given.out_dtypes);
     Row<T> row = list_row<T>(call, scores, kCheap);

@@ -7,7 +7,7 @@ import struct
 import torch
 from torch import Tensor
 
-from ..common import DTYPES
+from ..common import DTYPES, per_row_tensor
 from . import kernel
 
 #: struct RankingCall and struct SumsCall of ranking_calls.hpp.
@@ -15,33 +15,55 @@ _RANKING = struct.Struct("=15q")
 _SUMS = struct.Struct("=9q")
 
 
-def rank_rows(ordered: Tensor, order: Tensor, temperature: Tensor, is_masked: bool) -> Tensor:
+def rank_rows(
+    ordered: Tensor, order: Tensor, temperature: Tensor | float, is_masked: bool
+) -> Tensor:
     """Ranks of sorted rows, each at the place that ``order`` gives."""
     out = torch.empty_like(ordered)
-    given = (ordered, order, temperature, None, None, None, None, None, out)
+    given = (
+        ordered,
+        order,
+        per_row_tensor(temperature, ordered),
+        None,
+        None,
+        None,
+        None,
+        None,
+        out,
+    )
     _call("lapsum_rank", 0, is_masked, *given)
     return out
 
 
 def rank_rows_backward(
-    grad: Tensor, ordered: Tensor, order: Tensor, temperature: Tensor, is_masked: bool
+    grad: Tensor, ordered: Tensor, order: Tensor, temperature: Tensor | float, is_masked: bool
 ) -> Tensor:
     """Gradients of the ranks for the scores, at their places."""
     out = torch.empty_like(ordered)
-    given = (ordered, order, temperature, None, grad, None, None, None, out)
+    given = (
+        ordered,
+        order,
+        per_row_tensor(temperature, ordered),
+        None,
+        grad,
+        None,
+        None,
+        None,
+        out,
+    )
     _call("lapsum_rank_backward", 0, is_masked, *given)
     return out
 
 
 def threshold_rows(
-    ordered: Tensor, temperature: Tensor, masses: Tensor | None
+    ordered: Tensor, temperature: Tensor | float, masses: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Thresholds, the number of scores below, and coefficients of their gradient."""
     m = ordered.shape[-1] if masses is None else len(masses)
     masses = None if masses is None else masses.to(torch.float64).contiguous()
     b, low, up = (ordered.new_empty(len(ordered), m) for _ in range(3))
     count = ordered.new_empty((len(ordered), m), dtype=torch.int32)
-    given = (ordered, None, temperature, masses, None, count, low, up, b)
+    given = (ordered, None, per_row_tensor(temperature, ordered), masses, None, count, low, up, b)
     _call("lapsum_thresholds", m, False, *given)
     return b, count, low, up
 
@@ -53,11 +75,11 @@ def threshold_rows_backward(
     up: Tensor,
     ordered: Tensor,
     order: Tensor,
-    temperature: Tensor,
+    temperature: Tensor | float,
 ) -> Tensor:
     """Gradients of the thresholds for the scores, at their places."""
     out = torch.empty_like(ordered)
-    given = (ordered, order, temperature, None, grad, count, low, up, out)
+    given = (ordered, order, per_row_tensor(temperature, ordered), None, grad, count, low, up, out)
     _call("lapsum_thresholds_backward", grad.shape[-1], False, *given)
     return out
 

@@ -116,6 +116,24 @@ RowGradient gradient_of_mask(Row<T>& row, const Threshold& threshold, double t, 
     return out_row;
 }
 
+// factor e (g - mean), where sums have told what mean is.
+template <class T>
+void write_mask_gradient_at(const Row<T>& row, const Strided& grad, const Scale<T>& scale, T factor,
+                            T mean, const Strided& out) {
+    row.each_block([&](int64_t, int64_t first, int64_t count) {
+        alignas(64) T scores[kChunk];
+        alignas(64) T grads[kChunk];
+        alignas(64) T values[kChunk];
+        for (int64_t at = first; at < first + count; at += kChunk) {
+            const int64_t n = std::min(kChunk, first + count - at);
+            T* target = write_target(out, at, values);
+            gradient_chunk(row.read(at, n, scores), read_chunk(grad, at, n, grads), n, scale,
+                           factor, mean, target);
+            write_chunk(out, at, n, target);
+        }
+    });
+}
+
 template <class T>
 RowGradient write_gradient(Row<T>& row, const Strided& grad, const Threshold& threshold, double t,
                            const Strided& out) {
@@ -126,18 +144,7 @@ RowGradient write_gradient(Row<T>& row, const Strided& grad, const Threshold& th
         });
     };
     const auto write = [&](const Scale<T>& scale, T factor, T mean) {
-        row.each_block([&](int64_t, int64_t first, int64_t count) {
-            alignas(64) T scores[kChunk];
-            alignas(64) T grads[kChunk];
-            alignas(64) T values[kChunk];
-            for (int64_t at = first; at < first + count; at += kChunk) {
-                const int64_t n = std::min(kChunk, first + count - at);
-                T* target = write_target(out, at, values);
-                gradient_chunk(row.read(at, n, scores), read_chunk(grad, at, n, grads), n, scale,
-                               factor, mean, target);
-                write_chunk(out, at, n, target);
-            }
-        });
+        write_mask_gradient_at(row, grad, scale, factor, mean, out);
     };
     return gradient_of_mask(row, threshold, t, out, sums_at, write);
 }

@@ -75,7 +75,7 @@ def forward(
     if output == "log":
         out = _log_mask(rows, budgets, hi, lo, temperatures, kept)
     else:
-        out = _mask(rows, hi, lo, temperatures, kept)
+        out = mask_rows(rows, hi, lo, temperatures, kept)
         out = _hard_mask(rows, budgets, out) if output == "hard" else out
     like_scores = torch.empty_like(scores, dtype=out_dtype)
     return like_scores.copy_(out.reshape(scores.shape)), threshold
@@ -86,7 +86,7 @@ def mask_at(scores: Tensor, threshold: Tensor, temperature: Tensor, kept: torch.
     widest = row_dtype(scores)
     rows = scores.to(widest).reshape(math.prod(scores.shape[:-1]), scores.shape[-1])
     hi, lo = threshold.reshape(-1, 2).to(widest).unbind(-1)
-    p = _mask(rows, hi, lo, temperature.reshape(-1).to(widest), kept)
+    p = mask_rows(rows, hi, lo, temperature.reshape(-1).to(widest), kept)
     return p.reshape(scores.shape)
 
 
@@ -131,7 +131,7 @@ def _threshold_pair(
         hi, lo = two_exponential.solve(clean, clean_budget, clean_temperature, start)
     else:
         hi, lo = SOLVERS[solver](clean, clean_budget, clean_temperature)
-    hi, lo = _renormalise(hi, lo, kept)
+    hi, lo = renormalise(hi, lo, kept)
 
     finite = ~(excluded | infinite)
     highest = scores.masked_fill(~finite, -math.inf).amax(-1)
@@ -154,7 +154,7 @@ def _usable(temperature: Tensor, kept: torch.dtype) -> Tensor:
     return (temperature >= 0) & (temperature <= max_temperature(kept))
 
 
-def _renormalise(hi: Tensor, lo: Tensor, kept: torch.dtype) -> tuple[Tensor, Tensor]:
+def renormalise(hi: Tensor, lo: Tensor, kept: torch.dtype) -> tuple[Tensor, Tensor]:
     """Move all that the kept dtype can hold of b into hi, exactly, so that lo stays small."""
     limit = torch.finfo(kept).max
     rounded = (hi + lo).clamp(-limit, limit).to(kept).to(hi.dtype)
@@ -170,7 +170,10 @@ def _hard_limit(scores: Tensor, budget: Tensor) -> tuple[Tensor, Tensor]:
     return boundary[:, 0], (budget - above) / tied
 
 
-def _mask(scores: Tensor, hi: Tensor, lo: Tensor, temperature: Tensor, kept: torch.dtype) -> Tensor:
+def mask_rows(
+    scores: Tensor, hi: Tensor, lo: Tensor, temperature: Tensor, kept: torch.dtype
+) -> Tensor:
+    """p of rows [rows, n] for thresholds [rows] that are known."""
     hi, lo, t = hi[:, None], lo[:, None], temperature[:, None]
     soft = laplace_cdf(((scores - hi) - lo) / t)
     limit = torch.where(scores == hi, lo, (scores > hi).to(scores.dtype))

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..common import compute_dtype, max_temperature
+from ..common import compute_dtype, max_temperature, per_row_tensor
 from .decay_scan import decayed_sums, distance
 
 #: ``decayed_sums``, or the same as another function: gaps, values, reverse.
@@ -140,17 +140,21 @@ def without_answer(ordered: Tensor, temperature: Tensor, is_masked: bool = False
     return (is_bad | ordered[:, 0 if is_masked else -1].isnan())[:, None]
 
 
-def rank_rows(ordered: Tensor, order: Tensor, temperature: Tensor, is_masked: bool) -> Tensor:
+def rank_rows(
+    ordered: Tensor, order: Tensor, temperature: Tensor | float, is_masked: bool
+) -> Tensor:
     """Ranks of sorted rows, each at the place that ``order`` gives."""
+    temperature = per_row_tensor(temperature, ordered)
     ranks = ranks_in_order(_nodes(ordered, temperature))
     ranks = ranks.masked_fill(without_answer(ordered, temperature, is_masked), math.nan)
     return torch.empty_like(ordered).scatter_(-1, order, ranks.to(ordered.dtype))
 
 
 def rank_rows_backward(
-    grad: Tensor, ordered: Tensor, order: Tensor, temperature: Tensor, is_masked: bool
+    grad: Tensor, ordered: Tensor, order: Tensor, temperature: Tensor | float, is_masked: bool
 ) -> Tensor:
     """(1 / t) sum_j phi((r_i - r_j) / t) (g_i - g_j), phi(u) = e^{-|u|} / 2."""
+    temperature = per_row_tensor(temperature, ordered)
     nodes = _nodes(ordered, temperature)
     is_live = ordered.isfinite() & (nodes.temperature >= nodes.tiny)
     grad = grad.gather(-1, order).to(nodes.scores.dtype).masked_fill(~is_live, 0.0)
@@ -165,7 +169,7 @@ def rank_rows_backward(
 
 
 def threshold_rows(
-    ordered: Tensor, temperature: Tensor, masses: Tensor | None
+    ordered: Tensor, temperature: Tensor | float, masses: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """b at every mass, [rows, m], how many scores lie below it (int32), and two coefficients.
 
@@ -173,6 +177,7 @@ def threshold_rows(
     scores on either side of b: ``low`` e^{-(s_{c-1} - s_i)/t} below, ``up`` e^{-(s_i - s_c)/t}
     above.
     """
+    temperature = per_row_tensor(temperature, ordered)
     nodes, n = _nodes(ordered, temperature), ordered.shape[-1]
     if masses is None:
         masses = torch.arange(n, device=ordered.device) + 0.5
@@ -194,9 +199,10 @@ def threshold_rows_backward(
     up: Tensor,
     ordered: Tensor,
     order: Tensor,
-    temperature: Tensor,
+    temperature: Tensor | float,
 ) -> Tensor:
     """sum_j g_j d b_j / d r_i, by two scans from the scores next to the thresholds."""
+    temperature = per_row_tensor(temperature, ordered)
     nodes, n = _nodes(ordered, temperature), ordered.shape[-1]
     wide = nodes.scores.dtype
     grad, count = grad.to(wide), count.long()

@@ -8,12 +8,16 @@ holds every score, between two empty tails.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from .closed_form import interval_root
+
+#: Prefix and suffix sums of nodes and weights at temperatures: see :func:`scan`.
+Scan = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 class Tail(NamedTuple):
@@ -27,6 +31,16 @@ class Tail(NamedTuple):
     score: Tensor
     decayed_sum: Tensor
     members: Tensor
+
+
+class Curve(NamedTuple):
+    """The budget curve at the scores of a band, [rows, m], with a node for each tail around it."""
+
+    surplus: Tensor  # LapSum(r_i) - k at score i of the band; inf at padding
+    passed: Tensor  # the weight of the first i scores of the band, [rows, m + 1]
+    nodes: Tensor  # [rows, m + 2], like the sums
+    upper_sums: Tensor
+    lower_sums: Tensor
 
 
 def solve(scores: Tensor, budget: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
@@ -48,41 +62,59 @@ def solve_band(
 
     Args:
         band: scores between the tails, descending, [rows, m]; m may be 0.
-        weights: 1 for a score, 0 for padding, which comes last, [rows, m].
+        weights: how often a score counts, 0 for padding, which comes last, [rows, m].
         above: the scores above the band.
         below: the scores below the band.
         budget: [rows].
         temperature: [rows].
     """
-    # Each tail enters the scan as one node that weighs as much as its sum.
-    nodes = torch.cat((above.score[:, None], band, below.score[:, None]), -1)
-    tail_sums = above.decayed_sum[:, None], below.decayed_sum[:, None]
-    upper_sums, lower_sums = scan(
-        nodes, torch.cat((tail_sums[0], weights, tail_sums[1]), -1), temperature
-    )
-    # The budget curve at score i of the band, LapSum(r_i) - k: i scores lie above r_i, which
-    # is worth 1/2 itself and stands in both sums.
-    index = torch.arange(band.shape[-1], device=band.device, dtype=band.dtype)
-    count_over_budget = (above.members - budget)[:, None] + index + 0.5
-    surplus = count_over_budget + (lower_sums - upper_sums)[:, 1:-1] / 2
-    surplus = torch.where(weights > 0, surplus, math.inf)
+    curve = scan_band(band, weights, above, below, budget, temperature, scan)
+    return root_of(curve, above.members - budget, temperature)
+
+
+def root_of(curve: Curve, excess: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
+    """The threshold pair where a curve meets the budget; ``excess`` is what lies above, less it."""
     # b is at or below every score whose surplus is not positive: node ``upper`` is the last.
-    zero = torch.zeros_like(budget)[:, None]
-    upper = torch.searchsorted(surplus.contiguous(), zero, right=True)
-    excess = (above.members - budget) + upper[:, 0].to(budget.dtype)
+    zero = torch.zeros_like(excess)[:, None]
+    upper = torch.searchsorted(curve.surplus.contiguous(), zero, right=True)
 
     def at(values: Tensor, node: Tensor) -> Tensor:
         return values.gather(-1, node)[:, 0]
 
     lower = upper + 1
     return interval_root(
-        at(upper_sums, upper),
-        at(lower_sums, lower),
-        excess,
+        at(curve.upper_sums, upper),
+        at(curve.lower_sums, lower),
+        excess + at(curve.passed, upper),
         temperature,
-        at(nodes, upper),
-        at(nodes, lower),
+        at(curve.nodes, upper),
+        at(curve.nodes, lower),
     )
+
+
+def scan_band(
+    band: Tensor,
+    weights: Tensor,
+    above: Tail,
+    below: Tail,
+    budget: Tensor,
+    temperature: Tensor,
+    scan: Scan,
+) -> Curve:
+    """The budget curve at every score of a band, each of which counts as often as it weighs."""
+    # Each tail enters the scan as one node that weighs as much as its sum.
+    nodes = torch.cat((above.score[:, None], band, below.score[:, None]), -1)
+    tail_sums = above.decayed_sum[:, None], below.decayed_sum[:, None]
+    upper_sums, lower_sums = scan(
+        nodes, torch.cat((tail_sums[0], weights, tail_sums[1]), -1), temperature
+    )
+    # What lies above score i is worth its count; score i is worth half of its own weight, and
+    # stands in both sums.
+    passed = torch.nn.functional.pad(weights.cumsum(-1), (1, 0))
+    count_over_budget = (above.members - budget)[:, None] + passed[:, :-1] + weights / 2
+    surplus = count_over_budget + (lower_sums - upper_sums)[:, 1:-1] / 2
+    surplus = torch.where(weights > 0, surplus, math.inf)
+    return Curve(surplus, passed, nodes, upper_sums, lower_sums)
 
 
 def scan(ordered: Tensor, weights: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:

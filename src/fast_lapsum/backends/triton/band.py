@@ -43,6 +43,16 @@ def _carried(total, upper, lower, inverse):
 
 
 @triton.jit
+def _at_point(band, b, inverse):
+    """The decays of all scores at the point, rounded as those of single scores are, and the mask's.
+
+    They are all alike: what rounding takes from one it would take from the budget.
+    """
+    e = tl.exp2(tl.abs(band.point - b) * -inverse).to(tl.float64)
+    return tl.where(band.at_point > 0, band.at_point * e, 0.0)
+
+
+@triton.jit
 def with_beyond(found, band, at, KIND: tl.constexpr):
     """What a pass at b found in the lists, with what is beyond the band and at its point."""
     if KIND == "glance":
@@ -50,9 +60,7 @@ def with_beyond(found, band, at, KIND: tl.constexpr):
         above, below, higher = found
         is_over = band.point > b
         is_under = band.point <= b
-        near = _carried(
-            band.at_point, tl.maximum(band.point, b), tl.minimum(band.point, b), inverse
-        )
+        near = _at_point(band, b, inverse)
         below += tl.where(is_under, near, 0.0) + _carried(band.below, b, band.low, inverse)
         higher += tl.where(is_over, near, 0.0) + _carried(band.higher, band.high, b, inverse)
         return above + band.above + tl.where(is_over, band.at_point, 0.0), below, higher
@@ -62,9 +70,7 @@ def with_beyond(found, band, at, KIND: tl.constexpr):
         has_point = band.at_point > 0
         is_over = has_point & (band.point > b)
         is_under = has_point & (band.point < b)
-        near = _carried(
-            band.at_point, tl.maximum(band.point, b), tl.minimum(band.point, b), inverse
-        )
+        near = _at_point(band, b, inverse)
         below += tl.where(is_under, near, 0.0) + _carried(band.below, b, band.low, inverse)
         higher += tl.where(is_over, near, 0.0) + _carried(band.higher, band.high, b, inverse)
         # An end counts as a score, at b too: what is beyond is as far as that, and sums are taken
@@ -84,8 +90,8 @@ def with_beyond(found, band, at, KIND: tl.constexpr):
         above, below, higher = found
         is_over = band.point >= upper
         is_under = band.point <= lower
-        to_lower = _carried(band.at_point, from_lower, band.point, inverse)
-        to_upper = _carried(band.at_point, band.point, from_upper, inverse)
+        to_lower = _at_point(band, from_lower, inverse)
+        to_upper = _at_point(band, from_upper, inverse)
         below += tl.where(is_under, to_lower, 0.0)
         higher += tl.where(is_over, to_upper, 0.0)
         below += _carried(band.below, from_lower, band.low, inverse)

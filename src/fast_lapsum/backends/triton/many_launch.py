@@ -1,7 +1,7 @@
 """One budget over many tensors: a table of where they are, and the launches over their parts.
 
-Scores are read and masks written where they lie. Hard masks, which count ties in the order of the
-list, join the scores into one row first.
+Scores are read and masks written where they lie. A hard mask is found as that of temperature 0 is,
+after the pair of the soft one, and counts ties in the order of the list.
 """
 
 from __future__ import annotations
@@ -30,16 +30,18 @@ from .many import (
     write_many,
 )
 from .many_backward import combine_many, scores_many, sums_many
+from .many_hard import count_many, write_hard_many
 from .many_search import search_many
-from .ragged_launch import exact_number, launch_steps
+from .ragged_launch import exact_number
+from .step_launch import launch_steps
 from .steps import Step
 from .team import LINES
 from .views import Call, Numbers, Rows
 
 # Found in Triton's cache on disk whatever was called first: see steps.py.
 _KERNELS = (
-    *(combine_many, compact_many, place_many, sample_many, scores_many, search_many),
-    *(solve_many, sums_many, summarise_many, write_many),
+    *(combine_many, compact_many, count_many, place_many, sample_many, scores_many, search_many),
+    *(solve_many, sums_many, summarise_many, write_hard_many, write_many),
 )
 for _kernel in _KERNELS:
     getattr(_kernel, "cache_key", None)
@@ -99,52 +101,71 @@ def list_forward(
     """One output for each tensor, none for "threshold", and last the threshold pair."""
     kept = kept_dtype(tensors)
     total = sum(x.numel() for x in tensors)
-    if output != "mask" or not total:
+    if output == "threshold" or not total:
         numbers = (budget, budget_number, temperature, temperature_number)
         return _joined_forward(tensors, numbers, largest, output, widen)
-    plan = plan or ManyPlan()
+    plan, is_hard = plan or ManyPlan(), output == "hard"
+    if is_hard and budget is not None:  # only a whole one has an answer
+        budget = torch.where(budget == budget.floor(), budget, torch.nan)
     outs = [torch.empty_like(x, dtype=out_dtype_of(x, widen)) for x in tensors]
-    vectors, targets = matched_vectors(tensors, outs)
+    vectors, targets = matched_vectors(tensors, outs, in_order=is_hard)
     pair = tensors[0].new_empty((2,), dtype=kept)
     call = _call(budget, budget_number, temperature, temperature_number, tensors[0], kept)
-    device = tensors[0].device
     table = _table_of(vectors, targets, None, plan, kept, largest)
-    room, lanes = plan.room(total), lanes_of(plan.search_team, plan.warps)
+    every = {"PART": plan.part, "BLOCK": plan.block} | table.constants
+    every |= {"REPEATS": plan.repeats, "LANES": plan.lanes, "READ": plan.read}
+    every |= {"CHUNK_LANES": lanes_of(plan.search_team, plan.warps)}
+    shape = (table.entries, table.rows)
+    with on_device(tensors[0]):
+        state = _solve(call, table, plan, every, kept)
+        pair.copy_(state[2:4])
+        if is_hard:
+            cold = _call(budget, budget_number, None, 0.0, tensors[0], kept)
+            state = _solve(cold, table, plan, every, kept)
+            counts = state.new_empty((2, table.parts))
+            _launch(count_many, table.parts, plan.warps, (*shape, state, counts), every)
+            given = (cold, *shape, state, counts)
+            _launch(write_hard_many, table.parts, plan.warps, given, every)
+        else:
+            _launch(write_many, table.parts, plan.warps, (call, *shape, state), every)
+    _copy_back(outs, targets)
+    return [*outs, pair]
+
+
+def _solve(
+    call: Call, table: _Table, plan: ManyPlan, every: dict[str, Any], kept: torch.dtype
+) -> Tensor:
+    """The state that has the pair of all tensors; lists are kept in the memory of the results."""
+    total, device = table.total, table.entries.device
+    room, lanes = plan.room(total), every["CHUNK_LANES"]
     state = torch.empty(8, dtype=torch.float64, device=device)
     summaries = torch.empty((PART_FIELDS.value, table.parts), dtype=torch.float64, device=device)
     band = torch.empty(room, dtype=kept, device=device)
     # Zeros are meeting places where nobody has been.
     words = torch.zeros((2, lanes * LINES.value), dtype=torch.int64, device=device)
-    every = {"PART": plan.part, "BLOCK": plan.block} | table.constants
-    every |= {"REPEATS": plan.repeats, "LANES": plan.lanes, "READ": plan.read}
-    every |= {"CHUNK_LANES": lanes}
     shape = (table.entries, table.rows)
     given: tuple[Any, ...]
-    with on_device(tensors[0]):
-        if total > plan.small:
-            sample = torch.empty(plan.sample, dtype=kept, device=device)
-            block = min(plan.sample, 1024)
-            of_sample = every | {"SAMPLED": plan.sample, "BLOCK": block}
-            of_sample |= {"LANES": 32 * plan.sample_warps}
-            programs = plan.sample // block
-            _launch(sample_many, programs, 4, (*shape, total, sample), of_sample)
-            given = (call, total, sample, state)
-            _launch(place_many, 1, plan.sample_warps, given, of_sample, maxnreg=128)
-        else:
-            state[0].fill_(-torch.inf)
-            state[1].fill_(torch.inf)
-        given = (call, *shape, state, summaries)
-        _launch(summarise_many, table.parts, plan.warps, given, every)
-        given = (*shape, summaries, band, room)
-        _launch(compact_many, table.parts, plan.warps, given, every)
-        given = (call, total, table.parts, state, summaries, band, room, words[0])
-        _launch_team(solve_many, plan.team, plan.warps, given, every)
-        given = (call, *shape, total, table.parts, state, summaries, words[1])
-        _launch_team(search_many, plan.search_team, plan.warps, given, every)
-        pair.copy_(state[2:4])
-        _launch(write_many, table.parts, plan.warps, (call, *shape, state), every)
-    _copy_back(outs, targets)
-    return [*outs, pair]
+    if total > plan.small:
+        sample = torch.empty(plan.sample, dtype=kept, device=device)
+        block = min(plan.sample, 1024)
+        of_sample = every | {"SAMPLED": plan.sample, "BLOCK": block}
+        of_sample |= {"LANES": 32 * plan.sample_warps}
+        programs = plan.sample // block
+        _launch(sample_many, programs, 4, (*shape, total, sample), of_sample)
+        given = (call, total, sample, state)
+        _launch(place_many, 1, plan.sample_warps, given, of_sample, maxnreg=128)
+    else:
+        state[0].fill_(-torch.inf)
+        state[1].fill_(torch.inf)
+    given = (call, *shape, state, summaries)
+    _launch(summarise_many, table.parts, plan.warps, given, every)
+    given = (*shape, summaries, band, room)
+    _launch(compact_many, table.parts, plan.warps, given, every)
+    given = (call, total, table.parts, state, summaries, band, room, words[0])
+    _launch_team(solve_many, plan.team, plan.warps, given, every)
+    given = (call, *shape, total, table.parts, state, summaries, words[1])
+    _launch_team(search_many, plan.search_team, plan.warps, given, every)
+    return state
 
 
 def list_backward(

@@ -17,6 +17,8 @@ from .long_rows import solve_row
 from .mask import are_plain
 from .numbers import any_row, smallest_normal
 from .passes import Source, read_parts
+from .ragged_rows import length_of, places_of, rows_to_see, start_of
+from .ragged_shared import take_slot, tell_place
 from .sample import sample_place
 from .solve import guess_of, solve, survey_rows
 from .team import await_last, begin_next
@@ -33,42 +35,6 @@ from .views import (
     warm_start_of,
 )
 from .write import store_pair, write_held, write_read, write_row
-
-
-@triton.jit
-def length_of(call, row, row_count, offsets, lengths):
-    """How many scores rows have, int64, none of them outside of the values; see segments.py."""
-    row = tl.minimum(row, row_count - 1)
-    if offsets is None:
-        return tl.minimum(tl.maximum(tl.load(lengths + row).to(tl.int64), 0), call.n)
-    else:
-        start = start_of(call, row, row_count, offsets)
-        if lengths is None:
-            end = tl.minimum(tl.maximum(tl.load(offsets + row + 1).to(tl.int64), 0), call.n)
-            return tl.maximum(end - start, 0)
-        else:
-            return tl.minimum(tl.maximum(tl.load(lengths + row).to(tl.int64), 0), call.n - start)
-
-
-@triton.jit
-def start_of(call, row, row_count, offsets):
-    """Where segments begin."""
-    row = tl.minimum(row, row_count - 1)
-    return tl.minimum(tl.maximum(tl.load(offsets + row).to(tl.int64), 0), call.n)
-
-
-@triton.jit
-def places_of(call, row, row_count, offsets):
-    """Coordinates of rows in what has one number for each, and in what has one for each score.
-
-    Segments have their first score in the place of an outer row.
-    """
-    outer, inner = coordinates(call, row, row_count)
-    if offsets is None:
-        return outer, inner, outer, inner
-    else:
-        start = start_of(call, row, row_count, offsets)
-        return outer, inner, start, tl.zeros_like(start)
 
 
 @triton.jit
@@ -189,6 +155,8 @@ def ragged_tile_forward(
     warm_start,
     out,
     threshold,
+    slots,
+    words,
     LOWEST: tl.constexpr,
     HIGHEST: tl.constexpr,
     IS_LAST: tl.constexpr,
@@ -222,6 +190,8 @@ def ragged_block_forward(
     warm_start,
     out,
     threshold,
+    slots,
+    words,
     LOWEST: tl.constexpr,
     HIGHEST: tl.constexpr,
     IS_LAST: tl.constexpr,
@@ -250,19 +220,6 @@ def ragged_block_forward(
         await_last(OVERLAP)
 
 
-@triton.jit
-def rows_to_see(
-    call, first, row_count, offsets, lengths, LOWEST: tl.constexpr, SCANNED: tl.constexpr
-):
-    """SCANNED, or 0 where none of them is as long as that: one look instead of many."""
-    seen = SCANNED
-    if SCANNED > 1:
-        row = first + tl.arange(0, SCANNED)
-        length = length_of(call, row, row_count, offsets, lengths)
-        seen = tl.where(tl.max(length, 0) >= LOWEST, SCANNED, 0)
-    return seen
-
-
 @triton.jit(do_not_specialize=["row_count"])
 def ragged_long_forward(
     call,
@@ -272,7 +229,11 @@ def ragged_long_forward(
     warm_start,
     out,
     threshold,
+    slots,
+    words,
     LOWEST: tl.constexpr,
+    HIGHEST: tl.constexpr,
+    SLOTS: tl.constexpr,
     LARGEST: tl.constexpr,
     OUTPUT: tl.constexpr,
     SCANNED: tl.constexpr,
@@ -280,13 +241,15 @@ def ragged_long_forward(
     LISTED: tl.constexpr,
     WRITTEN: tl.constexpr,
     LANES: tl.constexpr,
+    CHUNK_LANES: tl.constexpr,
     SAMPLE: tl.constexpr,
     OVERLAP: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
     """Longer rows, which are read twice. Lists are kept in ``out``, also where nothing is written.
 
-    A warm start is of no use here: the sample knows more.
+    A warm start is of no use here: the sample knows more. Rows that are too long for one program
+    get a slot, and are told what the sample says.
     """
     begin_next(OVERLAP)
     first = tl.program_id(0).to(tl.int64) * SCANNED
@@ -305,25 +268,32 @@ def ragged_long_forward(
             place = sample_place(
                 own, outer, inner, k, t, OUTPUT, LARGEST, SAMPLE, 1, LANES, COMPUTE
             )
-            pair, written, _, _ = solve_row(
-                Source(
-                    *(None, 0, own, outer, inner, None, n, None),
-                    *(False, True, LARGEST, 1, READ, LANES, 1, 1),
-                ),
-                *(out, place, k, t, tl.zeros((), tl.int32)),
-                *(OUTPUT, False, LISTED, SAMPLE, 1, COMPUTE),
-            )
-            store_pair(threshold, row, pair.hi, pair.lo, row >= 0)
-            if OUTPUT != "threshold":
-                tl.debug_barrier()  # the mask lies where the lists were
-                write_row(
+            slot = tl.zeros((), tl.int64) + SLOTS
+            if slots is not None:
+                if n > HIGHEST:
+                    slot = take_slot(slots, words, row_number, SLOTS, CHUNK_LANES)
+                    if slot < SLOTS:
+                        tell_place(words, slot, place, CHUNK_LANES)
+            if slot == SLOTS:
+                pair, written, _, _ = solve_row(
                     Source(
                         *(None, 0, own, outer, inner, None, n, None),
-                        *(False, True, LARGEST, 1, WRITTEN, LANES, 1, 1),
+                        *(False, True, LARGEST, 1, READ, LANES, 1, 1),
                     ),
-                    *(out, k, t, written, None, OUTPUT, COMPUTE),
+                    *(out, place, k, t, tl.zeros((), tl.int32)),
+                    *(OUTPUT, False, LISTED, SAMPLE, 1, COMPUTE),
                 )
-            tl.debug_barrier()
+                store_pair(threshold, row, pair.hi, pair.lo, row >= 0)
+                if OUTPUT != "threshold":
+                    tl.debug_barrier()  # the mask lies where the lists were
+                    write_row(
+                        Source(
+                            *(None, 0, own, outer, inner, None, n, None),
+                            *(False, True, LARGEST, 1, WRITTEN, LANES, 1, 1),
+                        ),
+                        *(out, k, t, written, None, OUTPUT, COMPUTE),
+                    )
+                tl.debug_barrier()
     if tl.program_id(0) == 0:
         await_last(OVERLAP)
 

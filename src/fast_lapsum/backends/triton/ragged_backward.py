@@ -6,24 +6,21 @@ import triton
 import triton.language as tl
 
 from .backward import (
-    TILES_PER_SUM,
     _added_up,
-    _count,
     _exponents,
     _is_shifted,
-    _joined,
     _least,
     _load_grad,
-    _of_lanes,
     _row_gradients,
     _score_gradient,
     _terms,
     _threshold_of,
-    _weighted,
-    _zeros,
 )
 from .numbers import any_row
-from .ragged import length_of, places_of, refuse, rows_to_see
+from .ragged import refuse
+from .ragged_rows import length_of, places_of, rows_to_see
+from .ragged_shared import take_slot
+from .ragged_stretch import sums_of, write_gradients
 from .team import await_last, begin_next
 from .views import across, exist, load_scores, part_indices, row_start, store_values
 
@@ -50,6 +47,8 @@ def ragged_tile_backward(
     out,
     d_budget,
     d_temperature,
+    slots,
+    words,
     LOWEST: tl.constexpr,
     HIGHEST: tl.constexpr,
     IS_LAST: tl.constexpr,
@@ -108,71 +107,6 @@ def ragged_tile_backward(
         await_last(OVERLAP)
 
 
-@triton.jit
-def _sums_of(
-    call,
-    n,
-    grad,
-    rows,
-    outer,
-    inner,
-    LARGEST: tl.constexpr,
-    OUTPUT: tl.constexpr,
-    PER_ROW: tl.constexpr,
-    REPEATS: tl.constexpr,
-    LANES: tl.constexpr,
-    COMPUTE: tl.constexpr,
-):
-    """The shift of a long row and its sums: one reading, as in sums_backward."""
-    FIELDS: tl.constexpr = _count(OUTPUT, PER_ROW)
-    SHIFTED: tl.constexpr = _is_shifted(OUTPUT, PER_ROW)
-    WEIGHTED: tl.constexpr = _weighted(OUTPUT, PER_ROW) if SHIFTED else 0
-    total = _zeros((1,), FIELDS, tl.float64)
-    total_shift = tl.full((1,), float("inf") if SHIFTED else 0.0, COMPUTE)
-    BLOCK: tl.constexpr = REPEATS * LANES
-    tiles = (n + (BLOCK - 1)) // BLOCK
-    for group in range(0, tiles, TILES_PER_SUM):
-        of_lanes = _zeros((REPEATS, 1, LANES, 1), FIELDS, COMPUTE)
-        shifts = tl.full((REPEATS, 1, LANES, 1), float("inf") if SHIFTED else 0.0, COMPUTE)
-        for tile in range(group, tl.minimum(group + TILES_PER_SUM, tiles)):
-            index = part_indices(tile * BLOCK, 0, REPEATS, LANES, 1)
-            inside = exist(index, n, 1)
-            r = load_scores(call, outer, inner, index, inside, LARGEST, 1, COMPUTE)
-            g = tl.zeros_like(r)
-            if OUTPUT != "threshold":
-                g, _ = _load_grad(grad, outer, inner, index, inside, r, 1, OUTPUT)
-            v, is_live = _exponents(r, rows)
-            g = tl.where(is_live, g, 0.0)
-            distance = tl.where(is_live, tl.abs(v), float("inf"))
-            shift = shifts
-            kept = shifts
-            w = distance
-            if SHIFTED:
-                # Each lane's sums are relative to the nearest score it has seen.
-                shift = tl.minimum(shifts, distance)
-                anchor = tl.where(shift < float("inf"), shift, 0.0)
-                kept = tl.exp2(anchor - shifts)
-                w = tl.exp2(anchor - distance)
-            else:
-                w = tl.exp2(-distance)
-            terms = _terms(w, g, v, OUTPUT, PER_ROW)
-            of_lanes = _joined(of_lanes, terms, kept, WEIGHTED)
-            shifts = shift
-        nearest = total_shift
-        kept_all = tl.full((1,), 1.0, tl.float64)
-        factors = tl.full((REPEATS, 1, LANES, 1), 1.0, tl.float64)
-        if SHIFTED:
-            nearest = tl.minimum(total_shift, _least(shifts))
-            anchor_all = tl.where(nearest < float("inf"), nearest, 0.0)
-            kept_all = tl.exp2(anchor_all - total_shift).to(tl.float64)
-            factors = tl.exp2(across(anchor_all) - shifts).to(tl.float64)
-        of_tile = _of_lanes(of_lanes, factors, WEIGHTED)
-        total = _joined(total, of_tile, kept_all, WEIGHTED)
-        total_shift = nearest
-    shift_all = total_shift.to(tl.float64)
-    return tl.where(shift_all < float("inf"), shift_all, 0.0), total
-
-
 @triton.jit(do_not_specialize=["row_count"])
 def ragged_long_backward(
     call,
@@ -184,16 +118,24 @@ def ragged_long_backward(
     out,
     d_budget,
     d_temperature,
+    slots,
+    words,
     LOWEST: tl.constexpr,
+    HIGHEST: tl.constexpr,
+    SLOTS: tl.constexpr,
     LARGEST: tl.constexpr,
     OUTPUT: tl.constexpr,
     SCANNED: tl.constexpr,
     REPEATS: tl.constexpr,
     LANES: tl.constexpr,
+    CHUNK_LANES: tl.constexpr,
     OVERLAP: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
-    """Longer rows, read twice: sums first, then the gradient, in the opposite order."""
+    """Longer rows, read twice: sums first, then the gradient, in the opposite order.
+
+    Those that are too long for one program get a slot.
+    """
     begin_next(OVERLAP)
     PER_ROW: tl.constexpr = d_budget is not None
     first = tl.program_id(0).to(tl.int64) * SCANNED
@@ -202,30 +144,29 @@ def ragged_long_backward(
     ):
         n = length_of(call, tl.minimum(row_number, row_count - 1), row_count, offsets, lengths)
         if (n >= LOWEST) & (row_number < row_count):
-            row = tl.zeros((1,), tl.int64) + row_number
-            own_outer, own_inner, outer, inner = places_of(call, row, row_count, offsets)
-            rows = _threshold_of(call, threshold, row, row_count, own_outer, own_inner, COMPUTE)
-            shift, sums = _sums_of(
-                *(call, n, grad, rows, outer, inner),
-                *(LARGEST, OUTPUT, PER_ROW, REPEATS, LANES, COMPUTE),
-            )
-            g_row = tl.zeros((1,), tl.float64)
-            if OUTPUT == "threshold":
-                g_row = tl.load(row_start(grad, own_outer, own_inner)).to(tl.float64)
-            of_row = _row_gradients(shift, sums, g_row, rows, LARGEST, OUTPUT, PER_ROW)
-            if d_budget is not None:
-                tl.store(d_budget + row, of_row.d_budget)
-                tl.store(d_temperature + row, of_row.d_temperature)
-            BLOCK: tl.constexpr = REPEATS * LANES
-            tiles = (n + (BLOCK - 1)) // BLOCK
-            for step in range(tiles):
-                index = part_indices((tiles - 1 - step) * BLOCK, 0, REPEATS, LANES, 1)
-                inside = exist(index, n, 1)
-                r = load_scores(call, outer, inner, index, inside, LARGEST, 1, COMPUTE)
-                g = tl.zeros_like(r)
-                if OUTPUT != "threshold":
-                    g, _ = _load_grad(grad, outer, inner, index, inside, r, 1, OUTPUT)
-                d = _score_gradient(r, g, of_row, rows, LARGEST, OUTPUT, COMPUTE)
-                store_values(out, outer, inner, index, inside, d, 1)
+            slot = tl.zeros((), tl.int64) + SLOTS
+            if slots is not None:
+                if n > HIGHEST:
+                    slot = take_slot(slots, words, row_number, SLOTS, CHUNK_LANES)
+            if slot == SLOTS:
+                row = tl.zeros((1,), tl.int64) + row_number
+                own_outer, own_inner, outer, inner = places_of(call, row, row_count, offsets)
+                rows = _threshold_of(call, threshold, row, row_count, own_outer, own_inner, COMPUTE)
+                shift, sums = sums_of(
+                    *(call, 0 * n, n, grad, rows, outer, inner),
+                    *(LARGEST, OUTPUT, PER_ROW, REPEATS, LANES, COMPUTE),
+                )
+                shift = tl.where(shift < float("inf"), shift, 0.0)
+                g_row = tl.zeros((1,), tl.float64)
+                if OUTPUT == "threshold":
+                    g_row = tl.load(row_start(grad, own_outer, own_inner)).to(tl.float64)
+                of_row = _row_gradients(shift, sums, g_row, rows, LARGEST, OUTPUT, PER_ROW)
+                if d_budget is not None:
+                    tl.store(d_budget + row, of_row.d_budget)
+                    tl.store(d_temperature + row, of_row.d_temperature)
+                write_gradients(
+                    *(call, 0 * n, n, grad, out, of_row, rows, outer, inner),
+                    *(LARGEST, OUTPUT, REPEATS, LANES, COMPUTE),
+                )
     if tl.program_id(0) == 0:
         await_last(OVERLAP)

@@ -1,4 +1,4 @@
-"""From rows of several lengths to launches: which classes of lengths there may be."""
+"""From rows of several lengths to launches: one for each class of lengths that there may be."""
 
 from __future__ import annotations
 
@@ -12,23 +12,8 @@ from torch import Tensor
 from ..common import compute_dtype
 from ..layout import Group, groups
 from ..segments import rows_shape
-from . import relaunch
-from .config import (
-    BLOCKS,
-    BLOCKS_BACKWARD,
-    MANY_ROWS,
-    TILES,
-    TILES_BACKWARD,
-    LongBackwardPlan,
-    LongPlan,
-    TilePlan,
-    long_plan,
-    longest_block,
-    longest_block_backward,
-    power_of_two,
-    tile_plan,
-)
-from .device import can_overlap, on_device
+from .config import LongBackwardPlan, LongPlan, power_of_two
+from .device import can_overlap, on_device, room_of, shrink_room
 from .launch import split_float64
 from .ragged import (
     fill_outside,
@@ -37,61 +22,26 @@ from .ragged import (
     ragged_tile_forward,
 )
 from .ragged_backward import ragged_long_backward, ragged_tile_backward
-from .steps import Step, Steps
+from .ragged_plan import RaggedPlan, SharedRows, backward_plan, forward_plan
+from .ragged_shared import ragged_team_backward, ragged_team_forward
+from .step_launch import launch_steps
+from .steps import Step
+from .team import LINES
 from .views import Call, Numbers, Rows
 
-#: Rows of up to so many scores have a launch; those of one warp each, in scores, and longer ones
-#: by the bytes that a program holds.
-SHORT = (32, 256)
 #: A launch has about so many programs at most. Where there are more rows, a program looks at
 #: several, and most of them are of other classes.
 MOST_PROGRAMS = 16384
-_NO_CALL = Call(Rows(None, 0, 0), None, None, None, None, 0, 1)
 # Found in Triton's cache on disk whatever was called first: see steps.py.
 _KERNELS = (
     *(fill_outside, ragged_block_forward, ragged_long_backward, ragged_long_forward),
-    *(ragged_tile_backward, ragged_tile_forward),
+    *(ragged_team_backward, ragged_team_forward, ragged_tile_backward, ragged_tile_forward),
 )
 for _kernel in _KERNELS:
     getattr(_kernel, "cache_key", None)
 del _kernel
 #: Programs that fill what is before and after all segments, and scores of a turn.
 FILLING, FILLED = 64, 1024
-
-
-class RaggedPlan(NamedTuple):
-    """Rows of up to ``held[i].block`` scores are held; longer ones, if there may be any, read."""
-
-    held: tuple[TilePlan, ...]
-    long: LongPlan | LongBackwardPlan | None
-
-
-def forward_plan(
-    longest: int, total: int, row_count: int, itemsize: int, is_long: bool = True
-) -> RaggedPlan:
-    """``longest`` scores are the most that a row may have, and ``total`` those of all rows."""
-    most = longest_block(itemsize)
-    sizes = [*SHORT, *(held // itemsize for held, _, _ in BLOCKS)]
-    held = tuple(tile_plan(n, 1, itemsize, TILES, BLOCKS) for n in _needed(sizes, longest, most))
-    number = min(row_count, total // most)  # of rows that are longer
-    return RaggedPlan(held, long_plan(most, number, 1) if longest > most else None)
-
-
-def backward_plan(longest: int, total: int, row_count: int, itemsize: int) -> RaggedPlan:
-    """The same for gradients."""
-    most = longest_block_backward(itemsize)
-    sizes = [*SHORT, *(held // itemsize for held, _, _ in BLOCKS_BACKWARD)]
-    given = (1, itemsize, TILES_BACKWARD, BLOCKS_BACKWARD)
-    held = tuple(tile_plan(n, *given) for n in _needed(sizes, longest, most))
-    few = min(row_count, total // most) < MANY_ROWS
-    long = LongBackwardPlan(warps=16 if few else 8)
-    return RaggedPlan(held, long if longest > most else None)
-
-
-def _needed(sizes: list[int], longest: int, most: int) -> list[int]:
-    """Those of the classes that a row may be of; the first is always one, for empty rows."""
-    sizes = sorted({size for size in sizes if size <= most})
-    return [size for i, size in enumerate(sizes) if i == 0 or longest > sizes[i - 1]]
 
 
 def ragged_forward(
@@ -139,7 +89,10 @@ def ragged_forward(
             given = (*lead, views.warm_start, views.out if out.numel() else None, pairs)
             if is_written:
                 _fill(scores, call, lead, views.out, nothing)
+            given = (*given, *_slots(scores, chosen.shared))
             _run(scores, _forward_steps(chosen, row_count, constants), given)
+            if chosen.shared is not None:
+                _run_teams(scores, _team_forward(chosen, constants), given)
     return (out if is_written else scores.new_empty((0,), dtype=out_dtype)), threshold
 
 
@@ -185,7 +138,10 @@ def ragged_backward(
             d_views: list[Tensor | None] = [d.view(-1)[first:] for d in d_rows]
             given = (*lead, views.grad, pairs, views.out, *(d_views or (None, None)))
             _fill(scores, call, lead, views.out, 0.0)
+            given = (*given, *_slots(scores, chosen.shared))
             _run(scores, _backward_steps(chosen, lead[1], constants), given)
+            if chosen.shared is not None:
+                _run_teams(scores, _team_backward(chosen, constants), given)
     return (out, d_rows[0], d_rows[1]) if per_row else (out, None, None)
 
 
@@ -319,7 +275,8 @@ def _forward_steps(plan: RaggedPlan, row_count: int, constants: dict[str, Any]) 
     if plan.long is not None:
         long = plan.long
         assert isinstance(long, LongPlan)
-        own = constants | {
+        own = constants | _sharing(plan.shared)
+        own |= {
             "LOWEST": lowest,
             "SCANNED": _scanned(row_count),
             "READ": long.read,
@@ -357,7 +314,8 @@ def _backward_steps(plan: RaggedPlan, row_count: int, constants: dict[str, Any])
     if plan.long is not None:
         long = plan.long
         assert isinstance(long, LongBackwardPlan)
-        own = constants | {
+        own = constants | _sharing(plan.shared)
+        own |= {
             "LOWEST": lowest,
             "SCANNED": _scanned(row_count),
             "REPEATS": long.repeats,
@@ -367,6 +325,59 @@ def _backward_steps(plan: RaggedPlan, row_count: int, constants: dict[str, Any])
         options = {"num_warps": long.warps}
         steps.append(Step(ragged_long_backward, programs, (), own, options))
     return steps[::-1]
+
+
+def _sharing(shared: SharedRows | None) -> dict[str, Any]:
+    """What the launch that looks at long rows is told of slots."""
+    if shared is None:
+        return {"HIGHEST": 0, "SLOTS": 0, "CHUNK_LANES": 1}
+    lanes = shared.chunk_lanes
+    return {"HIGHEST": shared.highest, "SLOTS": shared.slots, "CHUNK_LANES": lanes}
+
+
+def _slots(scores: Tensor, shared: SharedRows | None) -> tuple[Tensor | None, Tensor | None]:
+    """How many slots are taken and by which rows, and the words of each; none is taken yet."""
+    if shared is None:
+        return None, None
+    slots = scores.new_zeros(shared.slots + 1, dtype=torch.int64)
+    size = shared.slots * shared.chunk_lanes * LINES.value
+    return slots, scores.new_empty(size, dtype=torch.int64)
+
+
+def _of_team(plan: RaggedPlan, constants: dict[str, Any], at_once: int) -> dict[str, Any]:
+    shared = plan.shared
+    assert shared is not None
+    own = {"SLOTS": shared.slots, "CHUNK_LANES": shared.chunk_lanes, "LANES": shared.lanes}
+    own |= {"LEAST": shared.least, "MOST": shared.most, "STEP": shared.step(at_once)}
+    return constants | own
+
+
+def _team_forward(plan: RaggedPlan, constants: dict[str, Any]) -> Step:
+    shared, long = plan.shared, plan.long
+    assert shared is not None
+    assert isinstance(long, LongPlan)
+    own = {"READ": shared.read, "LISTED": shared.listed, "WRITTEN": shared.written}
+    own = _of_team(plan, constants, max(own.values())) | own | {"SAMPLE": long.sample}
+    options = {"num_warps": shared.warps, "maxnreg": 128, "enable_fp_fusion": False}
+    return Step(ragged_team_forward, 1, (), own, options | {"launch_cooperative_grid": True})
+
+
+def _team_backward(plan: RaggedPlan, constants: dict[str, Any]) -> Step:
+    shared = plan.shared
+    assert shared is not None
+    own = _of_team(plan, constants, shared.written) | {"REPEATS": shared.written}
+    options = {"num_warps": shared.warps, "launch_cooperative_grid": True}
+    return Step(ragged_team_backward, 1, (), own, options)
+
+
+def _run_teams(scores: Tensor, step: Step, given: tuple[Any, ...]) -> None:
+    """As many programs as can wait for each other, after all other launches."""
+    while True:
+        room = room_of(scores.device)
+        try:
+            return launch_steps(scores.device, [step._replace(programs=room)], given)
+        except RuntimeError as error:
+            shrink_room(scores.device, room, error)
 
 
 def _run(scores: Tensor, steps: list[Step], given: tuple[Any, ...]) -> None:
@@ -380,41 +391,6 @@ def _run(scores: Tensor, steps: list[Step], given: tuple[Any, ...]) -> None:
         for place, step in enumerate(steps)
     ]
     launch_steps(scores.device, made, given)
-
-
-def launch_steps(device: torch.device, steps: list[Step], given: tuple[Any, ...]) -> None:
-    """Launch steps whose kernels are all told the same.
-
-    Calls of a kind that was seen before get their addresses and numbers directly (relaunch.py).
-    """
-    of_steps = tuple((step.kernel, step.programs, *step.constants.items()) for step in steps)
-    key = (of_steps, device.index, _kind(given))
-    if (again := relaunch.find(key, device.index)) is not None:
-        relaunch.run(again, device.index or 0, _addresses(given))
-        return
-    launched = relaunch.launch(Steps(steps), given)
-    relaunch.keep(key, launched._replace(call=_NO_CALL))  # which tensors are not kept alive by
-
-
-def _kind(value: Any) -> Any:
-    """What a compiled kernel depends on of an argument."""
-    if isinstance(value, Tensor):
-        return value.dtype, value.data_ptr() % 16 == 0
-    if isinstance(value, tuple):
-        return tuple(_kind(one) for one in value)
-    if isinstance(value, int):
-        return value == 1, value % 16 == 0, -(2**31) <= value < 2**31
-    return type(value)
-
-
-def _addresses(value: Any) -> Any:
-    """Arguments with addresses where tensors were."""
-    if isinstance(value, Tensor):
-        return value.data_ptr()
-    if isinstance(value, tuple):
-        parts = [_addresses(one) for one in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
-    return value
 
 
 def _fill(scores: Tensor, call: Call, lead: tuple[Any, ...], out: Rows, nothing: float) -> None:

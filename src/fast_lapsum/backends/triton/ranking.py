@@ -7,8 +7,8 @@ orders: (s_i - s_{i-1}) log2(e) / t, exactly 0 for equal scores. Up and down the
 
 A program has a tile of whole rows, or a chunk of one. Of rows in chunks every chunk first leaves
 its gaps and sums (``total_chunks``), and its scan starts with what the others send it
-(``scan_chunks``). Gaps are added and one exponential is taken of the sum, so that long products do
-not round.
+(``scan_chunks``). All kernels of a call are told the same. Gaps are added and one exponential is
+taken of the sum, so that long products do not round.
 """
 
 from __future__ import annotations
@@ -57,6 +57,15 @@ def _has_answer(ordered, at_row, n, t, MASKED: tl.constexpr, COMPUTE: tl.constex
     """Rows without a NaN, whose temperature is one."""
     seen = tl.load(ordered + at_row * n + (0 if MASKED else n - 1), mask=inside, other=0.0)
     return (seen == seen) & (t >= 0) & (t <= largest_finite(COMPUTE) / HOTTEST)
+
+
+@triton.jit
+def temperature_of(temperature, t_head, t_rest, row, inside):
+    """One for each row, in float64, or the number that is the sum of two float32."""
+    if temperature is None:
+        return row.to(tl.float64) * 0 + t_head + t_rest
+    else:
+        return tl.load(temperature + row, mask=inside, other=1.0)
 
 
 @triton.jit
@@ -136,7 +145,8 @@ def _values(
 
 @triton.jit
 def total_chunks(
-    nodes, order, temperature, first, second, third, totals, n, chunks, total_count, columns,
+    nodes, order, temperature, t_head, t_rest, first, second, third, totals, out, more, most,
+    n, row_count, chunks, total_count, columns, width,
     MODE: tl.constexpr, REVERSE: tl.constexpr, LENGTH: tl.constexpr, COMPUTE: tl.constexpr,
 ):  # fmt: skip
     """Gaps and sums of every chunk: six numbers each, [6, rows, chunks]."""
@@ -146,8 +156,9 @@ def total_chunks(
     at = chunk * LENGTH + tl.arange(0, LENGTH)
     inside = at < n
     scale = tl.zeros((), COMPUTE)
-    if temperature is not None:
-        scale = _scale(tl.load(temperature + row), COMPUTE)
+    if MODE != SUMS and MODE != SEGMENTS:
+        t = temperature_of(temperature, t_head, t_rest, row, row < row_count)
+        scale = _scale(t, COMPUTE)
     node_row = row // columns
     here, to_before, to_after = _gaps(nodes, node_row, at, n, inside, scale, MODE, REVERSE, COMPUTE)
     up, down, both = _values(here, order, first, second, third, row, at, n, inside, MODE, COMPUTE)
@@ -167,44 +178,53 @@ def total_chunks(
 
 
 @triton.jit
-def _sent_up(gaps, sums, row_start, chunk, COMPUTE: tl.constexpr):
-    """What the chunks before this one send to the last node of the one before it."""
+def _sent_up(gaps, sums, others, row_start, chunk, COMPUTE: tl.constexpr):
+    """What the chunks before this one send to the last node of the one before it, of both sums.
+
+    ``others`` may be None.
+    """
     total = tl.zeros((), COMPUTE)
-    far = tl.zeros((), COMPUTE)
+    other = total
+    far = total
     end = chunk
     while (end > 0) & (far < VANISHING):
         lane = end - CHUNK_LANES + tl.arange(0, CHUNK_LANES)
         is_there = lane >= 0
         start = row_start + lane
         gap = tl.load(gaps + start + 1, mask=is_there & (lane < end - 1), other=0.0)
-        to_end = tl.cumsum(gap, 0, reverse=True) + far
-        total += tl.sum(tl.load(sums + start, mask=is_there, other=0.0) * tl.exp2(-to_end), 0)
+        decay = tl.exp2(-(tl.cumsum(gap, 0, reverse=True) + far))
+        total += tl.sum(tl.load(sums + start, mask=is_there, other=0.0) * decay, 0)
+        if others is not None:
+            other += tl.sum(tl.load(others + start, mask=is_there, other=0.0) * decay, 0)
         far += tl.sum(tl.load(gaps + start, mask=is_there, other=0.0), 0)
         end -= CHUNK_LANES
-    return total
+    return total, other
 
 
 @triton.jit
-def _sent_down(gaps, sums, row_start, chunk, chunks, COMPUTE: tl.constexpr):
+def _sent_down(gaps, sums, others, row_start, chunk, chunks, COMPUTE: tl.constexpr):
     """What the chunks after this one send to the first node of the one after it."""
     total = tl.zeros((), COMPUTE)
-    far = tl.zeros((), COMPUTE)
+    other = total
+    far = total
     begin = chunk + 1
     while (begin < chunks) & (far < VANISHING):
         lane = begin + tl.arange(0, CHUNK_LANES)
         is_there = lane < chunks
         start = row_start + lane
         gap = tl.load(gaps + start - 1, mask=is_there & (lane > begin), other=0.0)
-        from_begin = tl.cumsum(gap, 0) + far
-        total += tl.sum(tl.load(sums + start, mask=is_there, other=0.0) * tl.exp2(-from_begin), 0)
+        decay = tl.exp2(-(tl.cumsum(gap, 0) + far))
+        total += tl.sum(tl.load(sums + start, mask=is_there, other=0.0) * decay, 0)
+        if others is not None:
+            other += tl.sum(tl.load(others + start, mask=is_there, other=0.0) * decay, 0)
         far += tl.sum(tl.load(gaps + start, mask=is_there, other=0.0), 0)
         begin += CHUNK_LANES
-    return total
+    return total, other
 
 
 @triton.jit
 def scan_chunks(
-    nodes, order, temperature, first, second, third, totals, out, more, most,
+    nodes, order, temperature, t_head, t_rest, first, second, third, totals, out, more, most,
     n, row_count, chunks, total_count, columns, width,
     MODE: tl.constexpr, REVERSE: tl.constexpr, MASKED: tl.constexpr, SHARED: tl.constexpr,
     ROWS: tl.constexpr, LENGTH: tl.constexpr, COMPUTE: tl.constexpr,
@@ -219,8 +239,8 @@ def scan_chunks(
     inside = is_row & (at < n)
     scale = tl.zeros((ROWS, 1), COMPUTE)
     t = tl.zeros((ROWS, 1), tl.float64)
-    if temperature is not None:
-        t = tl.load(temperature + row, mask=is_row, other=1.0)
+    if MODE != SUMS and MODE != SEGMENTS:
+        t = temperature_of(temperature, t_head, t_rest, row, is_row)
         scale = _scale(t, COMPUTE)
     node_row = row // columns
     here, to_before, to_after = _gaps(nodes, node_row, at, n, inside, scale, MODE, REVERSE, COMPUTE)
@@ -240,20 +260,19 @@ def scan_chunks(
     if SHARED:  # ROWS is 1
         start = tile.to(tl.int64) * chunks
         if not REVERSE:
+            others = totals + 4 * total_count if MODE >= RANK_GRADIENT else None
+            sent, other = _sent_up(totals, totals + 2 * total_count, others, start, chunk, COMPUTE)
             came = tl.exp2(-gap_up)
-            sums = totals + 2 * total_count
-            up += came * _sent_up(totals, sums, start, chunk, COMPUTE)
-            if MODE >= RANK_GRADIENT:
-                sums = totals + 4 * total_count
-                up_both += came * _sent_up(totals, sums, start, chunk, COMPUTE)
+            up += came * sent
+            up_both += came * other
         if MODE != SEGMENTS and (MODE != SUMS or REVERSE):
-            came = tl.exp2(-gap_down)
             gaps = totals + total_count
             sums = totals + 3 * total_count
-            down += came * _sent_down(gaps, sums, start, chunk, chunks, COMPUTE)
-            if MODE == RANK_GRADIENT:
-                sums = totals + 5 * total_count
-                down_both += came * _sent_down(gaps, sums, start, chunk, chunks, COMPUTE)
+            others = totals + 5 * total_count if MODE == RANK_GRADIENT else None
+            sent, other = _sent_down(gaps, sums, others, start, chunk, chunks, COMPUTE)
+            came = tl.exp2(-gap_down)
+            down += came * sent
+            down_both += came * other
     spot = row * n + at
     if MODE == SUMS:
         tl.store(out + spot, down if REVERSE else up, mask=inside)
@@ -263,9 +282,11 @@ def scan_chunks(
         tl.store(out + row * width + here - 1, up, mask=is_end & (here > 0))
         tl.store(more + row * width + here, up_both, mask=is_end & (here < width))
     elif MODE == MASS:
-        # The middle of the row's masses needs more digits than float32 has.
-        masses = (at + 0.5) + 0.5 * (down.to(tl.float64) - up.to(tl.float64))
-        tl.store(out + spot, masses, mask=inside)
+        if out.dtype.element_ty == tl.int32:  # of 1/2, 3/2, ... the first that is above the mass
+            tl.store(out + spot, at + 1 + tl.floor(0.5 * (down - up)).to(tl.int32), mask=inside)
+        else:  # the middle of the row's masses needs more digits than float32 has
+            masses = (at + 0.5) + 0.5 * (down.to(tl.float64) - up.to(tl.float64))
+            tl.store(out + spot, masses, mask=inside)
         tl.store(more + spot, up, mask=inside)
         tl.store(most + spot, down, mask=inside)
     else:
@@ -274,7 +295,7 @@ def scan_chunks(
             found = (at + 1).to(COMPUTE) + 0.5 * (down - up)
             found = tl.where(good & (here == here), found, float("nan"))
             if SHARED:  # place_ranks does the rest
-                tl.store(out + spot, found, mask=inside)
+                tl.store(more + spot, found, mask=inside)
             else:
                 before = tl.load(nodes + spot - 1, mask=inside & (at > 0), other=float("nan"))
                 starts = (here != before).to(tl.int32)
@@ -297,7 +318,8 @@ def scan_chunks(
 
 @triton.jit
 def place_ranks(
-    nodes, order, ranks, out, n, chunks,
+    nodes, order, temperature, t_head, t_rest, first, second, third, totals, out, ranks, most,
+    n, row_count, chunks, total_count, columns, width,
     LENGTH: tl.constexpr, COMPUTE: tl.constexpr,
 ):  # fmt: skip
     """Ranks to where the scores were; tied scores have that of the first of them."""

@@ -42,6 +42,11 @@ LONGEST_STRAIGHT = tl.constexpr(1000.0)
 #: all scores one or two lead to them.
 LED = tl.constexpr(4.0)
 UNLED_STEPS = tl.constexpr(3)
+#: Temperatures beyond which sums at the root have too few digits left to be taken there again, the
+#: share of the budget that far scores must have for it, and by how much that may move the root.
+FARTHEST = tl.constexpr(40.0)
+MADE_UP = tl.constexpr(0.125)
+CLOSE = tl.constexpr(2.0**-12)
 #: A root that is so few scores away is left to the iteration, which knows the nearest ones.
 FEW = tl.constexpr(2.0)
 
@@ -300,7 +305,8 @@ def finish(source, row, found, is_live, crossings, COMPUTE: tl.constexpr):
     """The threshold pair between two neighbouring scores.
 
     Where the neighbours are far from b, sums relative to b have few digits left: they are taken
-    again, relative to the neighbours.
+    again, relative to the neighbours. Where far scores make up the budget they are then taken once
+    more, at the root: the mask rounds distances from there, and those of equal scores all alike.
     """
     t = row.t
     lower = found.lower
@@ -314,9 +320,11 @@ def finish(source, row, found, is_live, crossings, COMPUTE: tl.constexpr):
     is_open = is_live & (~is_done)
     pair_hi = found.b
     pair_lo = found.step
-    if any_row(is_open):
-        from_upper = tl.where(has_above, upper, 0.0)
-        from_lower = tl.where(has_below, lower, 0.0)
+    from_upper = tl.where(has_above, upper, 0.0)
+    from_lower = tl.where(has_below, lower, 0.0)
+    half_gap = 0.5 * upper - 0.5 * lower  # which is a number
+    is_again = is_open & is_done
+    while any_row(is_open):
         sums, crossings = over_rows(
             source, (lower, upper, from_lower, from_upper, row.inverse), crossings, "tails", COMPUTE
         )
@@ -324,7 +332,6 @@ def finish(source, row, found, is_live, crossings, COMPUTE: tl.constexpr):
         sum_below = below.to(COMPUTE)
         sum_above = higher.to(COMPUTE)
         excess = _minus_budget(above, row.k, COMPUTE).to(COMPUTE)
-        half_gap = 0.5 * upper - 0.5 * lower  # which is a number
         # Half the exponent under the root: neither square may underflow on its own.
         coupling = tl.sqrt(sum_above) * tl.sqrt(sum_below) * tl.exp(-half_gap / t)
         coupling = tl.where(has_below & has_above, coupling, 0.0)
@@ -336,12 +343,22 @@ def finish(source, row, found, is_live, crossings, COMPUTE: tl.constexpr):
         is_lower = (excess < 0) | ((excess == 0) & (off_middle > 0))
         balanced = tl.where(is_lower, half_gap, -half_gap) - off_middle
         offset = tl.where(excess > 0, from_above, tl.where(excess < 0, from_below, balanced))
-        anchor = tl.where(is_lower, lower, upper)
         # A clear excess is made up on one side; what has vanished on the other does not count then.
         is_told_below = (~has_below) | (sum_below >= VANISHED) | (excess > 2.0**-10)
         is_told_above = (~has_above) | (sum_above >= VANISHED) | (excess < -(2.0**-10))
-        hi, lo = sum_of_two(anchor, offset, COMPUTE)
-        hi = tl.where(is_told_below & is_told_above, hi, float("nan"))
-        pair_hi = tl.where(is_open, hi, pair_hi)
-        pair_lo = tl.where(is_open, lo, pair_lo)
+        is_told = is_told_below & is_told_above
+        hi, lo = sum_of_two(tl.where(is_lower, from_lower, from_upper), offset, COMPUTE)
+        hi = tl.where(is_told, hi, float("nan"))
+        # Only the rounding differs the second time: what says something else is not believed.
+        is_better = is_again & is_told & (tl.abs(offset - pair_lo) <= t * CLOSE)
+        is_first = is_open & (~is_again)
+        pair_hi = tl.where(is_first, hi, pair_hi)
+        pair_lo = tl.where(is_first, lo, tl.where(is_better, offset, pair_lo))
+        is_far = (tl.abs(offset) > 2 * t) & (tl.abs(offset) <= t * FARTHEST)
+        is_again = is_first & is_far & (-excess > row.k.to(COMPUTE) * MADE_UP)
+        is_again = is_again & (lower < hi) & (hi < upper)
+        from_lower = tl.where(is_again, hi, from_lower)
+        from_upper = tl.where(is_again, hi, from_upper)
+        half_gap = tl.where(is_again, 0.0, half_gap)
+        is_open = is_again
     return tl.where(found.is_found, pair_hi, float("nan")), pair_lo, crossings

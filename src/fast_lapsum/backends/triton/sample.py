@@ -201,10 +201,16 @@ def _place(source, origin, k, t, is_hard, SAMPLE: tl.constexpr, COMPUTE: tl.cons
     lower = tl.where(has_low, lower, float("-inf"))
     upper = tl.where(has_high, upper, float("inf"))
     point = tl.zeros_like(lower) + float("nan")
-    if any_row(is_open):  # it may be ties that made the ends hard to find
+    # It may be ties that made the ends hard to find, or ties below the band that make up the mass:
+    # those are counted as well, as the mask rounds their distances all alike.
+    highest = survey.highest
+    is_beyond_all = has_low & (highest < lower)
+    if any_row(is_open) | any_row(is_beyond_all):
+        first = tl.where(is_beyond_all, highest, lower)
         point = _common_score(
-            source, lower, upper, exponent_scale(t_soft, COMPUTE), SAMPLE, COMPUTE
+            source, first, upper, exponent_scale(t_soft, COMPUTE), SAMPLE, COMPUTE
         )
+        lower = tl.where(is_beyond_all & (point == highest), highest, lower)
     return Place(lower, upper, point)
 
 

@@ -1,0 +1,158 @@
+"""A rank's part of rows that are spread over many, by the C++ kernel; see backends/shards.py.
+
+A sample says where the threshold is, one reading of the row adds up what is outside of that band
+and keeps what is inside, and later questions are answered from what was kept.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import struct
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..common import DTYPES, compute_dtype
+from ..shards import COLUMNS, GRADIENT_COLUMNS, Answers, Measured, Sample, Totals
+from .kernel import call, flags_of, records
+
+#: What struct MeasureCall, WriteCall and GradientCall of shard_calls.hpp have beside a Call.
+_MEASURE = struct.Struct("=12q")
+_WRITE = struct.Struct("=4q")
+_GRADIENT = struct.Struct("=2q")
+_SORT = struct.Struct("=4q")
+#: A sample of at least so many scores; shorter parts are sampled whole.
+_LEAST_SAMPLE = 1024
+
+
+class Shard:
+    """This rank's part of every row, and the last band that was read of each."""
+
+    def __init__(
+        self, scores: Tensor, temperature: Tensor, mask: Tensor | None, largest: bool
+    ) -> None:
+        """Scores [..., n]; temperatures [rows] are positive."""
+        self.scores, self.mask, self.largest = scores, mask, largest
+        self.rows, self.length = temperature.numel(), scores.shape[-1]
+        self.temperature = temperature.reshape(scores.shape[:-1])
+        self.kept_dtype = compute_dtype(scores.dtype)
+        # Bands hold few scores, or as many as there are; then the row is read again.
+        self.capacity = min(self.length, self.length // 32 + 8192)
+        self.kept = torch.empty((self.rows, self.capacity), dtype=self.kept_dtype)
+        self.kept_count = torch.full((self.rows,), -1, dtype=torch.int64)
+        self.kept_columns = torch.empty((self.rows, 2 + COLUMNS), dtype=torch.float64)
+
+    def sample(self, size: int) -> Sample:
+        """Quantiles of a random part of every row, of all of it where that is short."""
+        drawn = max(_LEAST_SAMPLE, size, int(self.length ** (2 / 3)))
+        found, mask = self.scores, self.mask
+        if drawn < self.length:
+            places = _places(self.length, drawn)
+            found = found.index_select(-1, places)
+            mask = None if mask is None else mask.index_select(-1, places)
+        found = found if self.largest else -found
+        found = found if mask is None else found.masked_fill(~mask, -math.inf)
+        drawn = min(drawn, self.length)
+        found = found.reshape(self.rows, drawn).to(self.kept_dtype, copy=True)
+        record = _SORT.pack(DTYPES[self.kept_dtype], self.rows, drawn, found.data_ptr())
+        call("lapsum_sort_rows", record)
+        found = found.to(self.scores.dtype)
+        index = torch.arange(size)
+        if drawn > size:
+            return Sample(found[:, index * (drawn - 1) // (size - 1)], drawn, self.length)
+        padded = torch.nn.functional.pad(found, (0, size - drawn), value=math.nan)
+        return Sample(padded, drawn, self.length)
+
+    def measure(
+        self, low: Tensor, high: Tensor, pivots: Tensor, size: int, is_open: Tensor
+    ) -> Measured:
+        """At bands [rows] and pivots [rows, p]: NaN for pivots outside of what was read."""
+        count = pivots.shape[-1]
+        columns = torch.zeros((self.rows, COLUMNS + 2 * count), dtype=torch.float64)
+        nodes = torch.full((self.rows, size), math.nan, dtype=self.kept_dtype)
+        per_row = [low, high, pivots, is_open, columns, nodes]
+        per_row += [self.kept, self.kept_count, self.kept_columns]
+        per_row = [x.contiguous() for x in per_row]
+        tensors = (self.scores, self.mask, None, self.temperature, None, None, None)
+        dtype = DTYPES[self.scores.dtype]
+        made = records((dtype, dtype, 0), flags_of(self.largest), tensors, (0.0, 1.0), (None,) * 4)
+        for record, first in made:
+            numbers = (count, size, self.capacity)
+            call("lapsum_shard_measure", record + _MEASURE.pack(*numbers, *_from(per_row, first)))
+        return Measured(columns, nodes.to(self.scores.dtype))
+
+
+@functools.lru_cache(maxsize=8)
+def _places(length: int, count: int) -> Tensor:
+    """One place in each of ``count`` parts of a row: a fixed stride would see only one phase."""
+    jitter = torch.rand(count, generator=torch.Generator().manual_seed(length), dtype=torch.float64)
+    places = (torch.arange(count, dtype=torch.float64) + jitter) * (length / count)
+    return places.to(torch.int64).clamp(max=length - 1)
+
+
+def _from(tensors: Sequence[Tensor], first: int) -> list[int]:
+    """Addresses of what tensors [rows, ...] have of a row."""
+    return [x.data_ptr() + first * x.stride(0) * x.element_size() for x in tensors]
+
+
+def write(
+    scores: Tensor,
+    temperature: Tensor,
+    mask: Tensor | None,
+    answers: Answers,
+    largest: bool,
+    output: str,
+    out_dtype: torch.dtype,
+) -> Tensor:
+    """This rank's part of masks ("mask" and "hard")."""
+    out = torch.empty_like(scores, dtype=out_dtype)
+    pairs = torch.stack((answers.hi, answers.lo), -1)
+    tensors = (scores, mask, None, temperature.reshape(scores.shape[:-1]), None, None, out)
+    head = (DTYPES[scores.dtype], DTYPES[out_dtype], 0)
+    per_row = [pairs, answers.boundary, answers.quota, answers.is_far]
+    per_row = [x.contiguous() for x in per_row]
+    made = records(head, flags_of(largest, output), tensors, (0.0, 1.0), (None,) * 4)
+    for record, first in made:
+        call("lapsum_shard_write", record + _WRITE.pack(*_from(per_row, first)))
+    return out
+
+
+def gradient_sums(
+    grad: Tensor,
+    scores: Tensor,
+    temperature: Tensor,
+    mask: Tensor | None,
+    threshold: Tensor,
+    largest: bool,
+    output: str,
+) -> Tensor:
+    """This rank's part of the sums that gradients of masks need, [rows, 7]."""
+    sums = torch.empty((temperature.numel(), GRADIENT_COLUMNS), dtype=torch.float64)
+    tensors = (scores, mask, None, temperature.reshape(scores.shape[:-1]), None, grad, None)
+    dtype = DTYPES[scores.dtype]
+    head, pairs = (dtype, dtype, DTYPES[grad.dtype]), (threshold.contiguous(), None, None, None)
+    for record, first in records(head, flags_of(largest), tensors, (0.0, 1.0), pairs):
+        call("lapsum_shard_gradient_sums", record + _GRADIENT.pack(*_from([sums], first), 0))
+    return sums
+
+
+def write_gradient(
+    grad: Tensor,
+    scores: Tensor,
+    temperature: Tensor,
+    mask: Tensor | None,
+    threshold: Tensor,
+    totals: Totals,
+    largest: bool,
+    output: str,
+) -> Tensor:
+    """The gradient of masks for this rank's scores."""
+    out = torch.empty_like(scores)
+    tensors = (scores, mask, None, temperature.reshape(scores.shape[:-1]), None, grad, out)
+    dtype, level = DTYPES[scores.dtype], totals.level.contiguous()
+    head, pairs = (dtype, dtype, DTYPES[grad.dtype]), (threshold.contiguous(), None, None, None)
+    for record, first in records(head, flags_of(largest), tensors, (0.0, 1.0), pairs):
+        call("lapsum_shard_gradient", record + _GRADIENT.pack(0, *_from([level], first)))
+    return out

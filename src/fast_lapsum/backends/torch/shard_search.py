@@ -1,0 +1,238 @@
+"""Where the threshold of a row is looked for that is spread over many ranks.
+
+All of this is computed from gathered numbers, the same on every rank: the same numbers give the
+same bits. Measurements are [ranks, rows, ...]; those of ranks are added in the ranks' order.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .. import shards
+from ..common import max_temperature
+from ..shards import COLUMNS
+from .block_scan import scan
+from .closed_form import laplace_cdf
+from .float_order import cuts, next_float
+from .sort_scan import Curve, Tail, root_of, scan_band
+
+#: How far from where a random sample puts it the threshold may be: missed once in 10,000 rows.
+DEVIATIONS = 4.0
+
+
+class Asked(NamedTuple):
+    """What is asked of every row, [rows]."""
+
+    budget: Tensor
+    temperature: Tensor  # as it was given
+    is_hard: Tensor  # in the hard limit, where a row is searched by counts
+    is_usable: Tensor  # whether it is a temperature at all
+    scale: Tensor  # a temperature that can be divided by: 1 where the row has none
+
+    @classmethod
+    def of(cls, budget: Tensor, temperature: Tensor, kept: torch.dtype) -> Asked:
+        """Of rows whose thresholds are kept in this dtype."""
+        is_hard = temperature < torch.finfo(kept).tiny
+        is_usable = (temperature >= 0) & (temperature <= max_temperature(kept))
+        scale = torch.where(is_usable & ~is_hard, temperature, 1.0)
+        return cls(budget, temperature, is_hard, is_usable, scale)
+
+    @property
+    def target(self) -> Tensor:
+        """The mass that is looked for: in the hard limit the rank of the boundary score."""
+        rank = self.budget.ceil().clamp(min=1)
+        return torch.where(self.is_hard, rank, self.budget).nan_to_num(nan=0.5)
+
+
+class State(NamedTuple):
+    """Where the search is, [rows]: the threshold is in [left, right), presumably in the band."""
+
+    left: Tensor
+    right: Tensor
+    low: Tensor
+    high: Tensor
+    is_open: Tensor
+
+    def pivots(self, count: int, dtype: torch.dtype) -> Tensor:
+        """Where masses are to be measured, [rows, 3 + count].
+
+        The number next to the band's low end tells scores that are tied there from those above;
+        the cuts of the bracket are what ends the search, however the scores lie.
+        """
+        ends = torch.stack((self.low, next_float(self.low, dtype), self.high), -1)
+        return torch.cat((ends, cuts(self.left, self.right, count, dtype)), -1)
+
+
+class Nodes(NamedTuple):
+    """Scores of all ranks in descending order, and how many each stands for; [rows, m]."""
+
+    values: Tensor
+    weights: Tensor
+
+    @classmethod
+    def of(cls, values: Tensor, weights: Tensor, filler: Tensor) -> Nodes:
+        """Of what ranks sent, [ranks, rows, m]; where nothing is, ``filler`` without weight."""
+        values, weights = (x.transpose(0, 1).flatten(1) for x in (values, weights))
+        is_real = weights > 0
+        values, order = values.masked_fill(~is_real, -math.inf).sort(-1, descending=True)
+        weights = weights.gather(-1, order)
+        return cls(torch.where(weights > 0, values, filler[:, None]), weights)
+
+
+def first_state(sample: Tensor, lengths: Tensor, drawn: Tensor, asked: Asked) -> State:
+    """Where the samples of all ranks, [ranks, rows, m], put the thresholds.
+
+    ``lengths`` [ranks] is how many scores each has, ``drawn`` of how many its nodes are quantiles.
+    """
+    size, wide = sample.shape[-1], asked.budget.dtype
+    values = sample.to(wide)
+    per_node = (lengths / lengths.clamp(1, size))[:, None, None]
+    weights = torch.where(values.isnan(), 0.0, per_node)
+    infinite = torch.where(values == math.inf, weights, 0.0).sum((0, 2))
+    is_finite = values.isfinite()
+    highest = finite_or_zero(values.masked_fill(~is_finite, -math.inf).amax((0, 2)))
+    lowest = finite_or_zero(values.masked_fill(~is_finite, math.inf).amin((0, 2)))
+    nothing = torch.zeros_like(highest)
+    above, below = Tail(highest, nothing, infinite), Tail(lowest, nothing, nothing)
+    weights = torch.where(is_finite, weights, 0.0)
+    nodes = Nodes.of(values, weights, lowest)
+    # A rank's part is off by what the scores between two quantiles may vary by. Where they are
+    # quantiles of a random part of it, it is off by that part's deviation, too.
+    between = torch.where(lengths > size, lengths / size, 0.0)[:, None]
+    margin = (between * _variation(values, is_finite, asked)).sum(0)
+    curve = scan_band(*nodes, above, below, asked.target, asked.scale, scan)
+    p = _masks_at(values, root_of(curve, infinite - asked.target, asked.scale), asked)
+    p = torch.where(is_finite, p, math.nan)  # [ranks, rows, m]
+    mean = p.nanmean(-1).nan_to_num()
+    variance = (p.square().nanmean(-1).nan_to_num() - mean.square()).clamp(min=0)
+    variance = variance + 1 / lengths.clamp(min=1)[:, None]
+    of_random = torch.where(drawn < lengths, lengths**2 / drawn.clamp(min=1), 0.0)[:, None]
+    margin = margin + DEVIATIONS * (of_random * variance).sum(0).sqrt()
+    left, right = torch.full_like(nothing, -math.inf), torch.full_like(nothing, math.inf)
+    state = State(left, right, left, right, torch.ones_like(asked.is_hard))
+    excess = infinite - asked.target
+    return _with_band(state, nodes, curve, excess, asked.is_hard, margin, sample.dtype)
+
+
+def _variation(values: Tensor, is_finite: Tensor, asked: Asked) -> Tensor:
+    """How much p of the values [..., rows, m] can differ, wherever the threshold is; [..., rows].
+
+    sigma((r - b) / t) over scores within d of each other differs most for b in the middle of them.
+    """
+    highest = values.masked_fill(~is_finite, -math.inf).amax(-1)
+    lowest = values.masked_fill(~is_finite, math.inf).amin(-1)
+    width = torch.where(highest >= lowest, highest / 2 - lowest / 2, 0.0)
+    return torch.where(asked.is_hard, 1.0, -torch.expm1(-width / asked.scale))
+
+
+def _masks_at(values: Tensor, pair: tuple[Tensor, Tensor], asked: Asked) -> Tensor:
+    """p of values [..., rows, m] at guessed thresholds; 0 and 1 in the hard limit."""
+    hi, lo = (x[:, None] for x in pair)
+    soft = laplace_cdf(((values - hi) - lo) / asked.scale[:, None])
+    ends = torch.where(values > hi, 1.0, 0.0)
+    return torch.where(asked.is_hard[:, None], ends, soft)
+
+
+class Seen:
+    """The measurements of all ranks at one state, as one: each [rows] unless it says otherwise."""
+
+    def __init__(self, columns: Tensor, nodes: Tensor, state: State, asked: Asked) -> None:
+        self.columns, self.state, self.asked = columns, state, asked
+        self.dtype, size = nodes.dtype, nodes.shape[-1]
+        sums = columns[..., :COLUMNS].sum(0)
+        self.nan_count = sums[:, shards.NAN_COUNT]
+        self.infinite = sums[:, shards.INFINITE_COUNT]
+        self.valid = sums[:, shards.VALID_COUNT]
+        self.lowest = finite_or_zero(columns[..., shards.LOWEST].amin(0))
+        self.highest = finite_or_zero(columns[..., shards.HIGHEST].amax(0))
+        self.remaining = asked.target - self.infinite
+        self.above = self._tail(shards.ABOVE_NEAREST, shards.ABOVE_SUM, 1.0)._replace(
+            members=sums[:, shards.ABOVE_COUNT]
+        )
+        self.below = self._tail(shards.BELOW_NEAREST, shards.BELOW_SUM, -1.0)
+        self.inside = columns[..., shards.INSIDE_COUNT]  # [ranks, rows]
+        is_one_number = state.high <= next_float(state.low, self.dtype)
+        self.is_complete = (self.inside <= size).all(0) | is_one_number
+        # Scores that are all equal need no list: the first node stands for them.
+        values = nodes.to(columns.dtype)
+        per_node = (self.inside / self.inside.clamp(1, size))[..., None]
+        weights = torch.where(values.isnan(), 0.0, per_node)
+        first = torch.arange(size, device=nodes.device) == 0
+        alone = torch.where(first, self.inside[..., None], 0.0)
+        self.weights = torch.where(is_one_number[:, None], alone, weights)  # [ranks, rows, m]
+        self.values = torch.where(is_one_number[:, None], state.low[:, None], values)
+        self.nodes = Nodes.of(self.values, self.weights, self.below.score)
+        self.excess = self.above.members - self.remaining
+        self.curve = scan_band(
+            *self.nodes, self.above, self.below, self.remaining, asked.scale, scan
+        )
+
+    def _tail(self, nearest: int, decayed_sum: int, side: float) -> Tail:
+        """The scores on one side of the band, relative to the nearest of all ranks."""
+        of_ranks = self.columns[..., nearest]
+        score = side * (side * of_ranks).amin(0)
+        decay = torch.exp(side * (score - of_ranks) / self.asked.scale)
+        sums = torch.where(of_ranks.isinf(), 0.0, self.columns[..., decayed_sum] * decay).sum(0)
+        otherwise = self.highest if side > 0 else self.lowest
+        return Tail(torch.where(score.isinf(), otherwise, score), sums, torch.zeros_like(sums))
+
+    def narrowed(self, pivots: Tensor) -> State:
+        """The bracket that the masses at the pivots [rows, p] leave."""
+        masses = self.columns[..., COLUMNS:].sum(0)
+        counts, halves = masses.chunk(2, -1)
+        halves = torch.where(self.asked.is_hard[:, None], 0.0, halves)
+        surplus = (counts - self.remaining[:, None]) + halves
+        left = torch.where(surplus >= 0, pivots, -math.inf).amax(-1)
+        right = torch.where(surplus < 0, pivots, math.inf).amin(-1)
+        state = self.state
+        left, right = torch.maximum(left, state.left), torch.minimum(right, state.right)
+        # Rounding may say two things of neighbours, and then the threshold is next to both.
+        right = torch.where(left < right, right, next_float(left, self.dtype))
+        return state._replace(left=left, right=right)
+
+    def next_state(self, bracket: State) -> State:
+        """A band that presumably holds the threshold, from what is inside of this one."""
+        # Scores for which others stand are somewhere between the first and the last of them.
+        size = self.values.shape[-1]
+        between = torch.where(self.inside > size, self.inside / size, 0.0)
+        margin = (between * _variation(self.values, self.values.isfinite(), self.asked)).sum(0)
+        return _with_band(
+            bracket, self.nodes, self.curve, self.excess, self.asked.is_hard, margin, self.dtype
+        )
+
+
+def _with_band(
+    state: State,
+    nodes: Nodes,
+    curve: Curve,
+    excess: Tensor,
+    is_hard: Tensor,
+    margin: Tensor,
+    dtype: torch.dtype,
+) -> State:
+    """The nodes on either side of the threshold whose masses differ from it by the margin."""
+    by_count = torch.where(nodes.weights > 0, curve.passed[:, 1:] + excess[:, None], math.inf)
+    surplus = torch.where(is_hard[:, None], by_count, curve.surplus)
+    margin = margin[:, None]
+    # Nodes descend and masses rise: first those beyond the band, last those below it.
+    beyond = (surplus < -margin).sum(-1, keepdim=True)
+    not_below = (surplus < margin).sum(-1, keepdim=True)
+    padded = torch.cat((state.right[:, None], nodes.values, state.left[:, None]), -1)
+    high = padded.gather(-1, beyond)[:, 0]
+    has_low = not_below < (nodes.weights > 0).sum(-1, keepdim=True)
+    low = torch.where(has_low, padded.gather(-1, not_below + 1), state.left[:, None])[:, 0]
+    low, high = torch.maximum(low, state.left), torch.minimum(high, state.right)
+    # Both ends are one score where many are tied: the threshold is there, or next to it.
+    high = torch.where(low < high, high, next_float(low, dtype))
+    is_inside = high <= state.right
+    low, high = torch.where(is_inside, low, state.left), torch.where(is_inside, high, state.right)
+    return state._replace(low=low, high=high)
+
+
+def finite_or_zero(values: Tensor) -> Tensor:
+    """An end of a row, or zero where it has no finite score."""
+    return values.masked_fill(~values.isfinite(), 0.0)
