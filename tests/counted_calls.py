@@ -46,15 +46,16 @@ def count(rank: int, ranks: int) -> dict[tuple[str, int], list[list[int]]]:
     return found
 
 
-def run_scripts(rank: int, ranks: int, scripts: list[str], port: int) -> int:
-    """Scripts as torchrun starts them, one after the other."""
+def run_scripts(rank: int, ranks: int, scripts: list[str], ports: list[int]) -> int:
+    """Scripts as torchrun starts them, one after the other, each with the port of its store."""
     os.environ |= {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
         "WORLD_SIZE": str(ranks),
         "MASTER_ADDR": "127.0.0.1",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
     }
-    for number, script in enumerate(scripts):
-        os.environ["MASTER_PORT"] = str(port + number)
+    for number, (script, port) in enumerate(zip(scripts, ports, strict=True)):
+        os.environ["MASTER_PORT"] = str(port)
         exec(compile(script, f"script {number}", "exec"), {"__name__": "__main__"})
     return len(scripts)

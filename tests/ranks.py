@@ -6,7 +6,10 @@ them is left when a run ends, however it ends.
 
 from __future__ import annotations
 
+import faulthandler
 import multiprocessing
+import os
+import signal
 import tempfile
 import time
 import traceback
@@ -85,6 +88,9 @@ def run_to_the_end(
                     if started[rank].exitcode is not None:
                         seconds[rank] = time.monotonic() - begin
                         running.discard(rank)
+            for rank in running:  # each says where it is
+                os.kill(started[rank].pid or 0, signal.SIGUSR1)
+                started[rank].join(1.0)
             said = [f"{rank}: {_left(folder, rank)[1]}" for rank in range(ranks)]
             assert not running, f"ranks {running} have not ended after {limit} s\n" + "\n".join(
                 said
@@ -118,17 +124,30 @@ def _main(
     timeout: float | None,
 ) -> None:
     torch.set_num_threads(1)
-    try:
-        if timeout is not None:
-            dist.init_process_group(
-                *("gloo", f"file://{folder / 'meeting'}"),
-                timeout=timedelta(seconds=timeout),
-                rank=rank,
-                world_size=ranks,
-            )
-        torch.save(function(rank, ranks, *given), folder / f"{rank}.pt")
-        if timeout is not None:
-            dist.destroy_process_group()
-    except BaseException:
-        (folder / f"{rank}.txt").write_text(traceback.format_exc())
-        raise SystemExit(1) from None
+    with (folder / f"{rank}.txt").open("w", buffering=1) as said:
+        faulthandler.register(signal.SIGUSR1, file=said)
+        try:
+            _in_group(function, rank, ranks, given, folder, timeout)
+        except BaseException:
+            traceback.print_exc(file=said)
+            raise SystemExit(1) from None
+
+
+def _in_group(
+    function: Callable[..., Any],
+    rank: int,
+    ranks: int,
+    given: tuple[Any, ...],
+    folder: Path,
+    timeout: float | None,
+) -> None:
+    if timeout is not None:
+        dist.init_process_group(
+            *("gloo", f"file://{folder / 'meeting'}"),
+            timeout=timedelta(seconds=timeout),
+            rank=rank,
+            world_size=ranks,
+        )
+    torch.save(function(rank, ranks, *given), folder / f"{rank}.pt")
+    if timeout is not None:
+        dist.destroy_process_group()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ from types import ModuleType
 
 import pytest
 import torch
+import torch.distributed as dist
 
 import counted_calls
 import ranks as processes
@@ -24,16 +24,12 @@ PAGE = ROOT / "docs" / "distributed.md"
 SCRIPTS = re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```", PAGE.read_text("utf-8"), re.S | re.M)
 
 
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
-
-
 def test_scripts_run() -> None:
+    """As torchrun starts them: each meets at a store that is there before its processes are."""
     code = [script for _, script in SCRIPTS]
-    port = _free_port()
-    assert processes.run(counted_calls.run_scripts, 2, code, port, timeout=None) == [3, 3]
+    stores = [dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) for _ in code]
+    ports = [store.port for store in stores]
+    assert processes.run(counted_calls.run_scripts, 2, code, ports, timeout=None) == [3, 3]
 
 
 @pytest.mark.slow
