@@ -80,15 +80,23 @@ test-slow: lint ## lint, doctests and every test
 # On a machine with a GPU, which has its own torch: no virtual environment, nothing is installed.
 GPU_PYTHON = $(or $(PYTHON),python3)
 
-test-gpu: ## the tests that need a GPU, with the python3 and torch of this machine
-	PYTHONPATH=src $(GPU_PYTHON) -m pytest tests/gpu
+# So many processes share the GPU and its tests: make test-gpu GPU_JOBS=8
+GPU_JOBS = 1
+WORKLOAD := $(GPU_PYTHON) tests/gpu/sanitizer_workload.py
+PARTS := seq 0 $$(($(GPU_JOBS) - 1)) | xargs -P $(GPU_JOBS) -I PART
 
+test-gpu: ## the tests that need a GPU, with the python3 and torch of this machine
+	PYTHONPATH=src $(GPU_PYTHON) tests/gpu/side_by_side.py $(GPU_JOBS)
+
+# The first run compiles, which takes longer under a tool that watches.
+test-gpu-sanitizer: export PYTHONPATH = src
 test-gpu-sanitizer: ## every GPU kernel under compute-sanitizer
 	@command -v compute-sanitizer >/dev/null || { echo "error: no compute-sanitizer on PATH;" \
 	  "it comes with the CUDA toolkit, in its bin or compute-sanitizer folder" >&2; exit 1; }
+	$(PARTS) $(WORKLOAD) PART $(GPU_JOBS)
 	for tool in memcheck racecheck initcheck; do echo "$$tool:"; \
-	  PYTORCH_NO_CUDA_MEMORY_CACHING=1 PYTHONPATH=src compute-sanitizer --tool $$tool \
-	  --error-exitcode 1 $(GPU_PYTHON) tests/gpu/sanitizer_workload.py || exit 1; done
+	  $(PARTS) env PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool $$tool \
+	  --error-exitcode 1 $(WORKLOAD) PART $(GPU_JOBS) || exit 1; done
 
 # Rows, seed and all else that `python -m hunting --help` lists: make hunt ROWS=10000000 SEED=1
 # HUNT="--solver bisect --record results/hunt/bisect.json"

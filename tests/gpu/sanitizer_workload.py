@@ -1,11 +1,29 @@
-"""A few calls of every kernel on small rows, for `make test-gpu-sanitizer` to watch."""
+"""A few calls of every kernel on small rows, for `make test-gpu-sanitizer` to watch.
+
+`python tests/gpu/sanitizer_workload.py 2 8` makes the third of eight parts of them.
+"""
 
 from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 from sampled import deceive
 from torch import Tensor
 
+from fast_lapsum import (
+    log_soft_topk,
+    soft_argsort,
+    soft_quantile,
+    soft_rank,
+    soft_sort,
+    soft_topk,
+    soft_topk_list,
+    threshold,
+)
 from fast_lapsum.backends.triton import launch, selection_launch
 from fast_lapsum.backends.triton.config import (
     LongBackwardPlan,
@@ -77,20 +95,63 @@ def _selections(shape: tuple[int, int]) -> None:
     assert (selection_launch.sample(scores, *given).sum(-1) == 5).all()
 
 
-def main() -> None:
+def _functions(shape: tuple[int, int], dtype: torch.dtype) -> None:
+    """Logarithms and thresholds, forward and backward."""
+    scores = torch.randn(shape, device="cuda").to(dtype).requires_grad_()
+    for function in (log_soft_topk, threshold):
+        function(scores, 5, 0.1).float().sum().backward()
+    assert scores.grad is not None
+    assert scores.grad.isfinite().all()
+
+
+def _segments(lengths: list[int]) -> None:
+    """Rows of several lengths: soft and hard masks, and gradients."""
+    offsets = torch.tensor([0, *itertools.accumulate(lengths)], device="cuda")
+    values = torch.randn(sum(lengths), device="cuda", requires_grad=True)
+    budgets = torch.tensor([length // 3 for length in lengths], device="cuda")
+    for hard in (False, True):
+        p = soft_topk(values, budgets, 0.1, cu_seqlens=offsets, hard=hard)
+        sums = [float(part.sum()) for part in p.detach().split(lengths)]
+        torch.testing.assert_close(torch.tensor(sums), budgets.float().cpu(), rtol=1e-5, atol=1e-5)
+        p.square().sum().backward()
+
+
+def _list(sizes: list[int]) -> None:
+    """Many tensors of one budget, of several dtypes."""
+    dtypes = (torch.float32, torch.bfloat16)
+    tensors = [
+        torch.randn(size, device="cuda", dtype=dtypes[i % 2], requires_grad=True)
+        for i, size in enumerate(sizes)
+    ]
+    for hard in (False, True):
+        masks = soft_topk_list(tensors, sum(sizes) // 7, 0.1, hard=hard)
+        sum(mask.float().square().sum() for mask in masks).backward()
+
+
+def _ranks(shape: tuple[int, int]) -> None:
+    """Ranks, sorts, quantiles and permutations, forward and backward."""
+    scores = torch.randn(shape, device="cuda", requires_grad=True)
+    values = torch.randn(*shape, 3, device="cuda", requires_grad=True)
+    found = (
+        soft_rank(scores, 0.1),
+        soft_sort(scores, 0.1),
+        soft_quantile(scores, 0.3, 0.1),
+        soft_argsort(scores, 0.1).apply(values),
+    )
+    torch.stack([one.square().sum() for one in found]).sum().backward()
+
+
+def workload() -> Iterator[Callable[[], None]]:
     """Tiles, blocks, teams that hold rows, long rows and shared ones; samples that lie."""
-    if not torch.cuda.is_available():
-        raise SystemExit("error: no CUDA device")
-    torch.manual_seed(0)
-    _ties((32, 98_304))
+    yield lambda: _ties((32, 98_304))
     for shape in ((70, 64), (3, 3000), (2, 40_000)):
-        _selections(shape)
-    _call((40, 33), masked=True)
-    _call((5, 64), tile_plan(64, 4))
-    _call((2, 1000), t=1e-3)
-    _call((2, 4097), t=1.0, masked=True)
-    _call((2, 5000), dtype=torch.float64)
-    _call((2, 17_000), dtype=torch.bfloat16)
+        yield partial(_selections, shape)
+    yield lambda: _call((40, 33), masked=True)
+    yield lambda: _call((5, 64), tile_plan(64, 4))
+    yield lambda: _call((2, 1000), t=1e-3)
+    yield lambda: _call((2, 4097), t=1.0, masked=True)
+    yield lambda: _call((2, 5000), dtype=torch.float64)
+    yield lambda: _call((2, 17_000), dtype=torch.bfloat16)
     for n, width in ((17_000, 4), (16_999, 1)):
         plans = (
             team_plan(n, 3, 4, width),
@@ -100,10 +161,27 @@ def main() -> None:
         )
         for plan in plans:
             assert plan is not None
-            _call((3, n), plan, masked=width == 1)
-            _call((3, n), plan, t=1e-3, lies=True)
+            yield partial(_call, (3, n), plan, masked=width == 1)
+            yield partial(_call, (3, n), plan, t=1e-3, lies=True)
+    yield lambda: _functions((70, 64), torch.float32)
+    yield lambda: _functions((2, 5000), torch.float64)
+    yield lambda: _functions((2, 40_000), torch.bfloat16)
+    yield lambda: _segments([0, 5, 300, 0, 2000, 17])
+    yield lambda: _segments([40_000, 3, 70_000])
+    yield lambda: _list([100, 3000, 1, 20_000])
+    yield lambda: _ranks((3, 50))
+    yield lambda: _ranks((2, 5000))
+
+
+def main(part: int, parts: int) -> None:
+    """Every so many of the calls, so that several processes share them: most is compiling."""
+    if not torch.cuda.is_available():
+        raise SystemExit("error: no CUDA device")
+    for call in itertools.islice(workload(), part, None, parts):
+        torch.manual_seed(0)
+        call()
     torch.cuda.synchronize()
 
 
 if __name__ == "__main__":
-    main()
+    main(*(int(word) for word in sys.argv[1:3] or ("0", "1")))
