@@ -98,13 +98,24 @@ def gather(message: Tensor, name: str) -> Tensor:
     ranks = size_of(name)
     if message.numel() == 0:
         return message.new_empty((ranks, *message.shape))
-    operators = torch.ops._c10d_functional
     try:
-        found = operators.all_gather_into_tensor(message.contiguous().view(-1), ranks, name)
-        return operators.wait_tensor(found).view(ranks, *message.shape)  # type: ignore[no-any-return]
+        found = _gathered(message.contiguous().view(-1), ranks, name)
+        return torch.ops._c10d_functional.wait_tensor(found).view(ranks, *message.shape)  # type: ignore[no-any-return]
     except RuntimeError as error:
         error.args = (f"{error}\n{_said_of_failure(name)}",)  # of the same type, at the same place
         raise
+
+
+def _gathered(message: Tensor, ranks: int, name: str) -> Tensor:
+    """The messages of all ranks, once they are there.
+
+    Gloo gathers in a ring, and every step wakes all processes in turn; to all at once is one step.
+    """
+    operators = torch.ops._c10d_functional
+    if not message.is_cpu:
+        return operators.all_gather_into_tensor(message, ranks, name)  # type: ignore[no-any-return]
+    sizes = [message.numel()] * ranks
+    return operators.all_to_all_single(message.repeat(ranks), sizes, sizes, name)  # type: ignore[no-any-return]
 
 
 def _said_of_failure(name: str) -> str:
