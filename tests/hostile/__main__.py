@@ -19,7 +19,8 @@ from fast_lapsum.bench.results import write_json
 
 from .measure import KINDS, Cost, cost
 
-_BATCH = 20  # files between two writings of the record
+_BATCH = 20  # files between two looks at the clock
+_SECONDS = 20.0  # between two writings of the record
 _KEPT = 5  # of the dearest files, of each kind
 console = Console()
 
@@ -37,7 +38,8 @@ def main(
     """Exit code 1 if a file took more than is allowed, or did not end by a message."""
     wanted = dict(zip(KINDS, (max(0, crafted - at_limit), at_limit, mutated), strict=True))
     found = _opened(record)
-    end = time.monotonic() + 60 * minutes
+    written = time.monotonic()
+    end = written + 60 * minutes
     with ThreadPoolExecutor(jobs) as pool:
         for kind, count in wanted.items():
             tally = found["kinds"].setdefault(kind, _nothing())
@@ -46,15 +48,22 @@ def main(
                 seeds = range(first, min(count, first + max(jobs, _BATCH)))
                 for one in pool.map(lambda seed, kind=kind: _cost(kind, seed), seeds):
                     _add(tally, one)
-                write_json(record, found)
-                console.print(
-                    f"{kind}: {tally['files']}/{count}, {tally['over']} over,"
-                    f" memory {tally['largest_memory_share']:.2f} and time"
-                    f" {tally['largest_time_share']:.2f} of what is allowed",
-                    highlight=False,
-                )
+                    if time.monotonic() > written + _SECONDS or tally["files"] == count:
+                        write_json(record, found)
+                        written = time.monotonic()
+                        _say(kind, tally, count)
+        write_json(record, found)
     over = sum(tally["over"] + len(tally["failed"]) for tally in found["kinds"].values())
     sys.exit(1 if over else 0)
+
+
+def _say(kind: str, tally: dict[str, Any], count: int) -> None:
+    console.print(
+        f"{kind}: {tally['files']}/{count}, {tally['over']} over,"
+        f" memory {tally['largest_memory_share']:.2f} and time"
+        f" {tally['largest_time_share']:.2f} of what is allowed",
+        highlight=False,
+    )
 
 
 def _cost(kind: str, seed: int) -> Cost | tuple[int, str]:
