@@ -138,6 +138,13 @@ KINDS: dict[str, Needs] = {
             *_in("bench", "gpu_timing", "parity", "ragged", "timing"),
         )
     ),
+    "layers": Needs(
+        (
+            "nn/*.py",
+            *_in("bench", "function_calls", "functions", "gpu_bars", "gpu_case", "gpu_parity"),
+            *_in("bench", "gpu_timing", "layer_calls", "layers", "parity", "timing"),
+        )
+    ),
     "ranks": Needs(
         (
             *_in("bench", "function_calls", "functions", "gpu_bars", "gpu_case", "gpu_parity"),
@@ -199,7 +206,6 @@ NO_FIGURE: Globs = (
     "backends/__init__.py",
     "cli.py",
     "losses.py",
-    "nn/*.py",
     "prune.py",
     "reference_ranking.py",
     *_in("bench", "__init__", "cliff_tables", "commands", "compare", "demo", "display"),
@@ -210,6 +216,7 @@ NO_FIGURE: Globs = (
         "function_commands",
         "gpu_commands",
         "gpu_tables",
+        "layer_commands",
         "options",
         "plots",
         "ragged_commands",
