@@ -41,10 +41,14 @@ def _itself(out: Tensor) -> Tensor:
     return out
 
 
+def _first(out: tuple[Tensor, ...]) -> Tensor:
+    return out[0]
+
+
 def router(
     shape: tuple[int, ...], k: int, device: torch.device, *, normalize: bool = False
 ) -> Timed:
-    """Logits to weights: a softmax, its largest values, and those in their places."""
+    """Logits to weights and a map; a softmax, its largest values, and those in their places."""
     made = nn.TopKRouter(1, shape[-1], k, TEMPERATURE, normalize=normalize).to(device)
 
     def usual(logits: Tensor) -> Tensor:
@@ -54,16 +58,19 @@ def router(
             weights = weights / weights.sum(-1, keepdim=True)
         return torch.zeros_like(p).scatter(-1, experts, weights)
 
-    def check(logits: Tensor, found: nn.Routing, wanted: Tensor) -> Errors:
-        weights, chosen = found.probabilities, found.routing_map
+    def layer(logits: Tensor) -> tuple[Tensor, Tensor]:
+        return made.route(logits).for_megatron()
+
+    def check(logits: Tensor, found: tuple[Tensor, Tensor], wanted: Tensor) -> Errors:
+        weights, chosen = found
         return {
             **_choice(logits, chosen, wanted != 0, k),
-            "budget": _largest(found.scores.double().sum(-1) / k - 1),
+            "budget": _largest(made.route(logits).scores.double().sum(-1) / k - 1),
             "weights of others": float(torch.count_nonzero(weights.where(~chosen, 0))),
             "sum of shares": _largest(weights.double().sum(-1) - 1) if normalize else 0.0,
         }
 
-    return Timed(made.route, lambda routing: routing.probabilities, usual, check)
+    return Timed(layer, _first, usual, check)
 
 
 def batch_topk(
@@ -137,7 +144,7 @@ def tokens(shape: tuple[int, ...], k: int, device: torch.device, *, width: int) 
         moved = (wanted != every).any(-1)
         return _choice(scores, found[1], moved, k)
 
-    return Timed(layer, lambda out: out[0], usual, check)
+    return Timed(layer, _first, usual, check)
 
 
 def attention(shape: tuple[int, ...], k: int, device: torch.device) -> Timed:
