@@ -130,3 +130,22 @@ def test_an_interrupted_run_goes_on(monkeypatch: pytest.MonkeyPatch, no_compiler
     assert layers.measured_before(whole, {**cut, "sources": {}}, names) == {}
     cut["cases"][0]["failed"] = "once"
     assert len(layers.measured_before(whole, cut, names)) == 3
+
+
+def test_what_a_gpu_is_asked_for(monkeypatch: pytest.MonkeyPatch, no_compiler: None) -> None:
+    """Device times, why there is no graph where there is none, waits, and wall times."""
+    complaint = "RuntimeError: called a synchronizing CUDA operation"
+    monkeypatch.setattr(layers, "sync_error", lambda call: complaint)
+    case = layers.cases_of(CPU, quick=True)[1]
+    entry: dict[str, Any] = {"parity": {}, "timings": {}, "waits": {}}
+    timed = case.make(case.shape, case.k, CPU)
+    calls = layers._calls(case.name, timed, layers._draw(case, CPU), entry, lambda step: None)
+    layers._on_gpu(case.name, calls, entry, CPU, 1, lambda step: None)
+    assert set(entry["timings"]) == set(entry["wall"]) == set(calls)
+    for timing in entry["timings"].values():
+        assert timing["not_captured"] == f"waits for the device: {complaint}"
+    assert entry["waits"] == {LAYER + BOTH: complaint, COMPILED + BOTH: complaint}
+    seconds = {name: timing["p50"] for name, timing in entry["timings"].items()}
+    met = [line["met"] for line in layers._lines(case, seconds, entry["waits"])]
+    assert len(met) == 6
+    assert met[4:] == [False, False]

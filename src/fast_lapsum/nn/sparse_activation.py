@@ -64,7 +64,7 @@ class TopKActivation(BudgetGate):
         else:
             k = whole_budget(self._value("given_k"), 1)
             gate = hard_topk_mask(scores, k, mask=mask, clamp=mask is not None)
-        return torch.relu(scores) * gate.to(scores.dtype)
+        return _activations(self, scores, gate)
 
     def jumprelu_threshold(self, num_latents: int) -> Tensor:
         """The inference threshold as that of a JumpReLU, one for each latent, at least 0."""
@@ -122,11 +122,20 @@ class BatchTopK(BudgetGate):
 
     def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
         """The activations of pre-activations ``scores``; ``mask`` marks those that take part."""
-        return torch.relu(scores) * super().forward(scores, mask).to(scores.dtype)
+        return _activations(self, scores, super().forward(scores, mask))
 
     def jumprelu_threshold(self, num_latents: int) -> Tensor:
         """The inference threshold as that of a JumpReLU, one for each latent, at least 0."""
         return _jumprelu_threshold(self, num_latents)
+
+
+def _activations(layer: BudgetGate, scores: Tensor, gate: Tensor) -> Tensor:
+    """ReLU of the scores that the gate lets through."""
+    k, temperature = layer._of_call()
+    is_plain = not isinstance(k, Tensor) and not isinstance(temperature, Tensor)
+    if is_plain and layer.hard and temperature == 0:
+        gate = gate.detach()  # its gradient is zero, and takes longer than the rest
+    return torch.relu(scores) * gate.to(scores.dtype)
 
 
 def _jumprelu_threshold(gate: BudgetGate, num_latents: int) -> Tensor:
