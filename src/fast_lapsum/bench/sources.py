@@ -79,6 +79,11 @@ RANKING = Needs(
     cpu=("backends/cpu/ranking*.hpp", "backends/cpu/scan.hpp"),
 )
 
+#: And so have activations.
+ACTIVATION = Needs((), cuda=("backends/triton/activation*.py",))
+#: What only one kind of figures depends on, of files that others depend on.
+OWN = {"ranking": RANKING, "layers": ACTIVATION}
+
 #: Which cases are tried, under which limits of time and memory.
 _SUITE = _in("bench", "experiment", "process", "runner", "worker")
 _CLOCK = ("bench/timing.py", "bench/experiments/clock.py")
@@ -244,8 +249,10 @@ def files(kind: str, device: str, package: Path = PACKAGE) -> list[str]:
     """
     where = device.partition(":")[0]
     found = _found((*OPERATOR.on(where), *KINDS[kind].on(where)), package)
-    own = _found(RANKING.on(where), package)
-    return sorted(found | own if kind == "ranking" else found - own)
+    for name, needs in OWN.items():
+        own = _found(needs.on(where), package)
+        found = found | own if name == kind else found - own
+    return sorted(found)
 
 
 def _found(globs: Globs, package: Path) -> set[str]:

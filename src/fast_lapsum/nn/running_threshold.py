@@ -143,6 +143,7 @@ class RunningThreshold(Keeping):
         setting: float | Tensor | None = None,
         group: ProcessGroup | None = None,
         best_left_out: Tensor | None = None,
+        mass: Tensor | None = None,
     ) -> None:
         """Take a batch into account, of which ``budget`` scores along ``dim`` are wanted.
 
@@ -152,18 +153,13 @@ class RunningThreshold(Keeping):
         as it is annealed or learned, the fewer of the batches before still count. With a ``group``
         the batch is that of all its ranks, and so is the budget: all of them call, and have the
         same threshold afterwards if they had so before. ``best_left_out`` is the first score after
-        the budget, if it is known.
+        the budget, and ``mass`` that over the threshold, where they are known.
         """
         scores = scores.detach()
         count = _valid_count(scores, dim, mask)
         is_hard = not isinstance(temperature, Tensor) and temperature == 0
-        if is_hard:
-            over = self.exceeded(scores)
-            mass = torch.count_nonzero(over if mask is None else over & mask, dim)
-        else:
-            soft = self.soft_mask(scores, temperature)
-            soft = soft if mask is None else soft.masked_fill(~mask, 0)
-            mass = soft.sum(dim)
+        if mass is None:
+            mass = self._mass(scores, temperature, dim, mask, is_hard)
         if group is not None:
             count, mass = sums((count, mass), scores, group)
         of_batch = _batch_threshold(
@@ -177,6 +173,22 @@ class RunningThreshold(Keeping):
             above = rounded.nextafter(torch.full_like(rounded, math.inf))
             rounded = torch.where(rounded < of_batch, above, rounded)
         self._move((mass / budget - 1).to(dtype), rounded)
+
+    def _mass(
+        self,
+        scores: Tensor,
+        temperature: float | Tensor,
+        dim: int | None,
+        mask: Tensor | None,
+        is_hard: bool,
+    ) -> Tensor:
+        """What of a batch lies over the threshold."""
+        if is_hard:
+            over = self.exceeded(scores)
+            return torch.count_nonzero(over if mask is None else over & mask, dim)
+        soft = self.soft_mask(scores, temperature)
+        soft = soft if mask is None else soft.masked_fill(~mask, 0)
+        return soft.sum(dim)
 
     def _forget(self, setting: float | Tensor) -> None:
         """Let fewer batches count, in the measure of how much the setting has changed."""

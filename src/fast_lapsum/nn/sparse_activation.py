@@ -9,6 +9,7 @@ from torch import Tensor
 
 from .._arguments import check_scores
 from ..selection import hard_topk_mask
+from .activated import activated, has_kernel
 from .budgeted import checked_choice, whole_budget
 from .gate import BudgetGate
 
@@ -122,7 +123,26 @@ class BatchTopK(BudgetGate):
 
     def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
         """The activations of pre-activations ``scores``; ``mask`` marks those that take part."""
+        is_exact = self.training and self.hard and mask is None and self.process_group is None
+        if is_exact and has_kernel(scores, self.threshold):
+            return self._in_one_pass(scores)
         return _activations(self, scores, super().forward(scores, mask))
+
+    def _in_one_pass(self, scores: Tensor) -> Tensor:
+        """The same by a kernel that reads scores and gate once for activations and threshold."""
+        check_scores(scores, -1)
+        k, temperature = self._of_call()
+        rows = self._rows(scores, None)
+        gate = _learning(self, self._gate(scores, k, temperature, rows, None))
+        found = activated(scores, gate, self.threshold)
+        self.running.update(
+            scores,
+            self._total(scores, k, rows, None),
+            setting=k.detach() if isinstance(k, Tensor) else k,
+            best_left_out=found.best_left_out,
+            mass=found.count,
+        )
+        return found.activations
 
     def jumprelu_threshold(self, num_latents: int) -> Tensor:
         """The inference threshold as that of a JumpReLU, one for each latent, at least 0."""
@@ -131,11 +151,15 @@ class BatchTopK(BudgetGate):
 
 def _activations(layer: BudgetGate, scores: Tensor, gate: Tensor) -> Tensor:
     """ReLU of the scores that the gate lets through."""
+    return torch.relu(scores) * _learning(layer, gate).to(scores.dtype)
+
+
+def _learning(layer: BudgetGate, gate: Tensor) -> Tensor:
+    """The gate, without a gradient where that is known to be zero: it would cost the most."""
     k, temperature = layer._of_call()
-    is_plain = not isinstance(k, Tensor) and not isinstance(temperature, Tensor)
-    if is_plain and layer.hard and temperature == 0:
-        gate = gate.detach()  # its gradient is zero, and takes longer than the rest
-    return torch.relu(scores) * gate.to(scores.dtype)
+    if layer.hard and not isinstance(k, Tensor) and not isinstance(temperature, Tensor):
+        return gate if temperature else gate.detach()
+    return gate
 
 
 def _jumprelu_threshold(gate: BudgetGate, num_latents: int) -> Tensor:
