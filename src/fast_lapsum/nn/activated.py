@@ -12,13 +12,14 @@ from torch import Tensor
 from .._autograd import is_plain
 from .._derivatives import transforms_active
 from ..backends.triton import loader
+from .running_threshold import RunningThreshold
 
 
 class Activated(NamedTuple):
-    """Activations, how many scores exceed a threshold, and the best one that was left out."""
+    """Activations; in parts, how many scores exceed a threshold, and the best that are left out."""
 
     activations: Tensor
-    count: Tensor
+    counts: Tensor
     best_left_out: Tensor
 
 
@@ -35,8 +36,21 @@ def has_kernel(scores: Tensor, threshold: Tensor) -> bool:
 
 def activated(scores: Tensor, gate: Tensor, threshold: Tensor) -> Activated:
     """relu(scores) * gate, differentiable, and what a threshold's update asks of the scores."""
-    out, counts, best = _Activated.apply(scores, gate, threshold)  # type: ignore[no-untyped-call]
-    return Activated(out, counts.sum(), best.amax())
+    found = _Activated.apply(scores, gate, threshold)  # type: ignore[no-untyped-call]
+    return Activated(*found)
+
+
+def update(running: RunningThreshold, found: Activated, budget: float, setting: float) -> None:
+    """Let a threshold take such a batch into account, of which some are wanted, and not all."""
+    running.forget(setting)
+    state = (running.threshold, running.mean_miss, running.mean_size, running.mean_distance)
+    _kernels().move(
+        *(found.counts, found.best_left_out, (*state, running.num_batches)),
+        *(float(budget), running.momentum or 0.0),
+    )
+    for written in (*state, running.num_batches):
+        if not written.is_inference():
+            torch.autograd.graph.increment_version(written)  # which a kernel does not
 
 
 @functools.cache

@@ -166,7 +166,7 @@ class RunningThreshold(Keeping):
             scores, budget, temperature, dim, mask, count, is_hard, group, best_left_out
         )
         if setting is not None:
-            self._forget(setting)
+            self.forget(setting)
         dtype = self.threshold.dtype
         rounded = of_batch.to(dtype)
         if dtype != of_batch.dtype:  # up, so that the best score that is left out stays out
@@ -190,7 +190,8 @@ class RunningThreshold(Keeping):
         soft = soft if mask is None else soft.masked_fill(~mask, 0)
         return soft.sum(dim)
 
-    def _forget(self, setting: float | Tensor) -> None:
+    @torch.no_grad()
+    def forget(self, setting: float | Tensor) -> None:
         """Let fewer batches count, in the measure of how much the setting has changed."""
         last = self._last_setting
         if last is not None and not is_traced() and last.holds(setting, self.setting):

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .._arguments import check_scores
 from ..selection import hard_topk_mask
-from .activated import activated, has_kernel
+from .activated import activated, has_kernel, update
 from .budgeted import checked_choice, whole_budget
 from .gate import BudgetGate
 
@@ -135,13 +135,17 @@ class BatchTopK(BudgetGate):
         rows = self._rows(scores, None)
         gate = _learning(self, self._gate(scores, k, temperature, rows, None))
         found = activated(scores, gate, self.threshold)
-        self.running.update(
-            scores,
-            self._total(scores, k, rows, None),
-            setting=k.detach() if isinstance(k, Tensor) else k,
-            best_left_out=found.best_left_out,
-            mass=found.count,
-        )
+        total = self._total(scores, k, rows, None)
+        if isinstance(k, Tensor) or isinstance(total, Tensor) or not 0 < total < scores.numel():
+            self.running.update(
+                scores,
+                total,
+                setting=k.detach() if isinstance(k, Tensor) else k,
+                best_left_out=found.best_left_out.amax(),
+                mass=found.counts.sum(),
+            )
+        else:
+            update(self.running, found, total, k)
         return found.activations
 
     def jumprelu_threshold(self, num_latents: int) -> Tensor:

@@ -17,9 +17,10 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 from cases import normal
 from fast_lapsum import hard_topk_mask
 from fast_lapsum.backends.triton import activation_entry
-from fast_lapsum.nn import BatchTopK, sparse_activation
+from fast_lapsum.nn import BatchTopK, RunningThreshold, sparse_activation
 from interpreting import poison  # noqa: F401
 
+inf, nan = math.inf, math.nan
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 # A GPU makes a NaN of a product with infinity without a word.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -38,7 +39,7 @@ def _checked(scores: Tensor, gate: Tensor, b: float) -> Tensor:
     torch.testing.assert_close(out, wanted, rtol=0, atol=0, equal_nan=True)
     assert out.dtype == scores.dtype
     assert counts.sum() == (scores.float() > b).sum()
-    left = scores.float().masked_fill(gate == 1, -math.inf).amax()
+    left = scores.float().masked_fill(gate == 1, -inf).amax()
     torch.testing.assert_close(best.amax(), left, rtol=0, atol=0, equal_nan=True)
     return out
 
@@ -49,17 +50,17 @@ def test_one_pass_gives_all_of_it(dtype: torch.dtype, n: int) -> None:
     scores = normal(n).to(dtype)
     for k in {0, n // 8, n}:
         gate = hard_topk_mask(scores, k)
-        for b in (0.5, -math.inf, math.inf, math.nan):
+        for b in (0.5, -inf, inf, nan):
             _checked(scores, gate, b)
 
 
 def test_ties_infinities_and_nans() -> None:
     scores = (normal(300) * 2).round().float()
     _checked(scores, hard_topk_mask(scores, 40), 1.0)
-    scores[:20], scores[290:] = -math.inf, math.inf
+    scores[:20], scores[290:] = -inf, inf
     _checked(scores, hard_topk_mask(scores, 40), 1.0)
     _checked(scores, hard_topk_mask(scores, 5), 1.0)  # infinities that are left out make NaNs
-    scores[100] = math.nan
+    scores[100] = nan
     assert _checked(scores, hard_topk_mask(scores, 40), 1.0).isnan().all()
 
 
@@ -77,8 +78,30 @@ def test_gradients(dtype: torch.dtype, with_gate: bool) -> None:
         torch.testing.assert_close(d_gate, wanted, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("momentum", [0.01, 0.6, None])
+def test_a_step_of_a_threshold_is_that_of_the_layer(momentum: float | None) -> None:
+    """Of batches that are close, far, spoilt, all over the threshold and all below it."""
+    wanted = RunningThreshold(momentum=momentum)
+    found = copy.deepcopy(wanted)
+    names = ("threshold", "mean_miss", "mean_size", "mean_distance", "num_batches")
+    drawn = normal(3, 3000, seed=5).float()
+    steps = [(400, 1.0), (0, nan), (390, 1.1), (400, inf), (420, 1.05), (0, 7.0), (9000, -4.0)]
+    steps += [(400, -inf)] + [(400 + round(40 * float(x)), 1 + float(x) / 9) for x in drawn[0, :40]]
+    for number, (count, best) in enumerate([(0, nan), (0, -inf), *steps]):
+        parts = torch.full((2000,), -inf)
+        parts[number * 31], counts = best, torch.zeros(2000, dtype=torch.int64)
+        counts[number * 7], counts[1999 - number] = count // 2, count - count // 2
+        wanted._move(torch.tensor(count / 410 - 1), torch.tensor(best))
+        state = tuple(getattr(found, name) for name in names)
+        activation_entry.move(counts, parts, state, 410.0, momentum or 0.0)
+        for name in names:
+            one, other = getattr(found, name), getattr(wanted, name)
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7, equal_nan=True, msg=name)
+            other.copy_(one)  # so that rounding does not add up
+
+
 @pytest.mark.parametrize("temperature", [0.1, 0.0])
-@pytest.mark.parametrize("k", [3, 2.5, 39.9])
+@pytest.mark.parametrize("k", [3, 2.5, 0, 40])
 def test_the_layer_is_the_same_with_it(
     k: float, temperature: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,7 +115,8 @@ def test_the_layer_is_the_same_with_it(
         for one, other in zip(found, wanted, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-7)
         for name, value in plain.state_dict().items():
-            torch.testing.assert_close(layer.state_dict()[name], value, rtol=0, atol=0, msg=name)
+            one = layer.state_dict()[name]
+            torch.testing.assert_close(one, value, rtol=1e-5, atol=1e-7, equal_nan=True, msg=name)
 
 
 def _all_of(

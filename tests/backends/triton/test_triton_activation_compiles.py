@@ -33,7 +33,7 @@ def launches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Recorded]:
             assert all(0 < count < 2**31 for count in grid)
             return lambda *args, **kwargs: found.append((self.kernel, args, kwargs))
 
-    for name in ("activate_scores", "activate_scores_backward"):
+    for name in ("activate_scores", "activate_scores_backward", "move_threshold"):
         monkeypatch.setattr(activation_entry, name, Recorder(getattr(activation_entry, name)))
     monkeypatch.setattr(activation_entry, "on_device", lambda tensor: contextlib.nullcontext())
     monkeypatch.setattr(
@@ -48,16 +48,19 @@ def launches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Recorded]:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("shape", [(16_384, 32_768), (3, 1001), (70_000, 40_000)])
+@pytest.mark.parametrize("shape", [(16_384, 32_768), (3, 1001), (1, 1), (70_000, 40_000)])
 def test_kernels_compile(
     launches: list[Recorded], shape: tuple[int, int], dtype: torch.dtype
 ) -> None:
     """And read four float32 at once, or eight of two bytes, where the scores allow it."""
     scores, gate = (torch.empty(shape, dtype=dtype, device="meta") for _ in range(2))
-    activation_entry.activate(scores, gate, torch.empty((), device="meta"))
+    one = torch.empty((), device="meta")
+    _, counts, best = activation_entry.activate(scores, gate, one)
     activation_entry.activate_backward(scores, scores, gate, True)
     activation_entry.activate_backward(scores, scores, gate, False)
-    assert len(launches) == 3
+    activation_entry.move(counts, best, (one, one, one, one, one.long()), 10.5, 0.01)
+    assert len(launches) == 4
+    compiled(launches.pop())
     for launched in launches:
         code = compiled(launched)
         assert ("ld.global.v4.b32" in code) == (scores.numel() % 16 == 0)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .activation import activate_scores, activate_scores_backward
+from .activation import activate_scores, activate_scores_backward, move_threshold
 from .device import on_device
 from .step_launch import launch_named
 from .steps import Step
 
-for _kernel in (activate_scores, activate_scores_backward):  # see steps.py
+for _kernel in (activate_scores, activate_scores_backward, move_threshold):  # see steps.py
     getattr(_kernel, "cache_key", None)
 del _kernel
 
@@ -18,6 +18,8 @@ del _kernel
 BLOCK = 2048
 #: Programs that share the scores, several for each place on a device: each leaves two numbers.
 MOST_PROGRAMS = 4096
+#: Of their numbers, so many are read at a time.
+LANES = 1024
 _OPTIONS = {"num_warps": 4}
 
 
@@ -57,3 +59,24 @@ def activate_backward(
             (grad, scores, gate, d_scores, d_gate, n),
         )
     return d_scores, d_gate
+
+
+def move(
+    counts: Tensor, best: Tensor, state: tuple[Tensor, ...], budget: float, momentum: float
+) -> None:
+    """One step of a running threshold, written to its state.
+
+    Args:
+        counts: of each program, how many scores exceed the threshold.
+        best: of each program, the best score that is left out.
+        state: threshold, means of misses, of their sizes and of distances, and number of batches.
+        budget: how many scores should exceed the threshold.
+        momentum: the least weight of a batch.
+    """
+    with on_device(counts):
+        launch_named(
+            counts.device,
+            ("move",),
+            lambda: [Step(move_threshold, 1, (), {"LANES": LANES}, _OPTIONS)],
+            (counts, best, counts.numel(), *state, budget, momentum),
+        )
