@@ -136,6 +136,46 @@ def test_layers_compile(name: str) -> None:
         torch.testing.assert_close(layer.state_dict()[key], value, equal_nan=True, msg=key)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("temperature", [0.1, 0.0])
+@pytest.mark.parametrize("skipped", [0, 1])
+def test_one_pass_gives_what_many_operations_give(
+    dtype: torch.dtype,
+    temperature: float,
+    skipped: int,
+    no_sync: NoSync,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of BatchTopK, in memory of any alignment: activations, gradients and thresholds."""
+    torch.manual_seed(0)
+    fused = nn.BatchTopK(20, temperature).cuda()
+    plain = copy.deepcopy(fused)
+    assert not nn.sparse_activation.has_kernel(torch.zeros(3), plain.threshold)
+    for _ in range(4):
+        rows = torch.randn(301 * 4099 + skipped, device="cuda", dtype=dtype)
+        scores = rows[skipped:].view(301, 4099).requires_grad_()
+        upstream = torch.randn_like(scores)
+        assert nn.sparse_activation.has_kernel(scores, fused.threshold)
+        torch.autograd.grad(fused(scores), scores, upstream)  # compiles
+        with no_sync():
+            out = fused(scores)
+            (gradient,) = torch.autograd.grad(out, scores, upstream)
+        with monkeypatch.context() as patched:
+            patched.setattr(nn.sparse_activation, "has_kernel", lambda *given: False)
+            plain(scores.detach())
+            wanted = plain(scores)
+            (wanted_gradient,) = torch.autograd.grad(wanted, scores, upstream)
+        assert torch.equal(out, wanted)
+        assert int(torch.count_nonzero(out)) == 20 * 301
+        tolerance = 1e-5 if dtype == torch.float32 else 2e-2
+        torch.testing.assert_close(
+            gradient, wanted_gradient, rtol=tolerance, atol=tolerance * temperature
+        )
+        for name, value in plain.state_dict().items():
+            found = fused.state_dict()[name]
+            torch.testing.assert_close(found, value, rtol=1e-4, atol=1e-6, msg=name)
+
+
 def test_evaluation_keeps_the_budget_in_bfloat16() -> None:
     """Pre-activations of two bytes have ties; the budget is kept to the ties at the threshold."""
     torch.manual_seed(0)
