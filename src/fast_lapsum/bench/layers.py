@@ -149,8 +149,8 @@ def run(
         "quick": quick,
         "repeats": repeats,
         "timed": "layers in training, with the update of their thresholds; TopKRouter.route, from "
-        "logits, without the product that makes them, to weights and map; the usual way to a "
-        "router's weights makes no map",
+        "logits, without the product that makes them, to weights and map; the usual way takes "
+        "torch.topk without sorting, and makes no map of a router's weights",
         "seconds": "per call, percentiles 20, 50 and 80: device time on a GPU, wall time on a CPU; "
         "'wall' is what a caller of a GPU waits",
         "compared": "p50" if device.type == "cuda" else "p20",
