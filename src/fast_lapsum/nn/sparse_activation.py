@@ -155,7 +155,10 @@ class BatchTopK(BudgetGate):
 
 def _activations(layer: BudgetGate, scores: Tensor, gate: Tensor) -> Tensor:
     """ReLU of the scores that the gate lets through."""
-    return torch.relu(scores) * _learning(layer, gate).to(scores.dtype)
+    gate = _learning(layer, gate)
+    if has_kernel(scores, layer.threshold):
+        return activated(scores, gate, layer.threshold).activations
+    return torch.relu(scores) * gate.to(scores.dtype)
 
 
 def _learning(layer: BudgetGate, gate: Tensor) -> Tensor:

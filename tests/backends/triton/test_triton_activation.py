@@ -17,7 +17,13 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 from cases import normal
 from fast_lapsum import hard_topk_mask
 from fast_lapsum.backends.triton import activation_entry
-from fast_lapsum.nn import BatchTopK, RunningThreshold, sparse_activation
+from fast_lapsum.nn import (
+    BatchTopK,
+    BudgetGate,
+    RunningThreshold,
+    TopKActivation,
+    sparse_activation,
+)
 from interpreting import poison  # noqa: F401
 
 inf, nan = math.inf, math.nan
@@ -100,13 +106,19 @@ def test_a_step_of_a_threshold_is_that_of_the_layer(momentum: float | None) -> N
             other.copy_(one)  # so that rounding does not add up
 
 
-@pytest.mark.parametrize("temperature", [0.1, 0.0])
-@pytest.mark.parametrize("k", [3, 2.5, 0, 40])
-def test_the_layer_is_the_same_with_it(
-    k: float, temperature: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(
+    "plain",
+    [
+        *(BatchTopK(k, t) for k in (3, 2.5, 0, 40) for t in (0.1, 0.0)),
+        BatchTopK(2.5, 0.5, hard=False),
+        BatchTopK(torch.tensor(2.5)),
+        TopKActivation(3),
+        TopKActivation(3, 0.3, hard=False, inference="threshold"),
+    ],
+    ids=str,
+)
+def test_layers_are_the_same_with_it(plain: BudgetGate, monkeypatch: pytest.MonkeyPatch) -> None:
     """Activations, gradients, derivatives of those, and all that the threshold is made of."""
-    plain = BatchTopK(k, temperature)
     layer = copy.deepcopy(plain)
     for seed in range(4):
         scores = normal(6, 40, seed=seed).float()
@@ -120,7 +132,7 @@ def test_the_layer_is_the_same_with_it(
 
 
 def _all_of(
-    layer: BatchTopK, scores: Tensor, monkeypatch: pytest.MonkeyPatch, with_kernel: bool
+    layer: BudgetGate, scores: Tensor, monkeypatch: pytest.MonkeyPatch, with_kernel: bool
 ) -> tuple[Tensor, ...]:
     monkeypatch.setattr(sparse_activation, "has_kernel", lambda *given: with_kernel)
     leaf, upstream = scores.clone().requires_grad_(), torch.ones_like(scores) + scores
