@@ -46,7 +46,8 @@ LAYERS = (
 EXTRAS = ("bench", "apps", "cli", "__main__")
 #: The rest is a backend's own business.
 OPEN = (
-    *("entry", "ragged_entry", "ranking_entry", "shard_entry", "loader", "inspection"),
+    *("entry", "activation_entry", "ragged_entry", "ranking_entry", "shard_entry"),
+    *("loader", "inspection"),
     *("common", "segments", "many", "shards"),
 )
 ENTRIES = ("supports", "forward", "backward", "select", "select_backward", "sample")

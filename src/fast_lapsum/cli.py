@@ -25,6 +25,7 @@ from .bench import (
     environment,
     function_commands,
     gpu_commands,
+    layer_commands,
     options,
     ragged_commands,
     rank_commands,
@@ -198,6 +199,7 @@ def bench_cpu(
 gpu_commands.register(bench_app)
 function_commands.register(bench_app)
 ragged_commands.register(bench_app)
+layer_commands.register(bench_app)
 rank_commands.register(bench_app)
 ranking_commands.register(bench_app)
 commands.register(bench_app)

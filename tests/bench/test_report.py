@@ -259,7 +259,9 @@ def test_without_any_results_the_report_says_what_to_run(
     assert "fast-lapsum bench all --quick" in done.output
 
 
-@pytest.mark.parametrize("benchmark", ["cliffs", "compiled"])
+@pytest.mark.parametrize(
+    "benchmark", ["cliffs", "compiled", "layers", "ragged", "ranking", "ranks"]
+)
 def test_results_with_nothing_to_draw_are_passed_over(tmp_path: Path, benchmark: str) -> None:
     write(tmp_path / "cuda" / "large-n.json", record("large-n", LARGE_N))
     (tmp_path / "cuda" / f"{benchmark}.json").write_text(json.dumps({"benchmark": benchmark}))

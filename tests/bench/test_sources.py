@@ -296,7 +296,7 @@ def old_results(tmp_path: Path) -> Path:
     for path in RESULTS.rglob("*.json"):
         record = json.loads(path.read_text())
         kind = record.get("sources", {}).get("kind")
-        later = ("cliffs", "compiled", "functions", "hunt", "ragged", "ranking", "ranks")
+        later = ("cliffs", "compiled", "functions", "hunt", "layers", "ragged", "ranking", "ranks")
         if kind in (*later, "coder-drawn", "coder-hostile", "coder-threads"):
             continue
         if "study" in record:  # of examples/, which say their protocol instead

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn import Module
 
+from dense_attention import dense_attention
 from fast_lapsum import nn
 from fast_lapsum.losses import TopKCrossEntropyLoss, recall_at_k, soft_ndcg, spearman_loss
 from fast_lapsum.prune import soften
@@ -135,6 +136,46 @@ def test_layers_compile(name: str) -> None:
         torch.testing.assert_close(layer.state_dict()[key], value, equal_nan=True, msg=key)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("temperature", [0.1, 0.0])
+@pytest.mark.parametrize("skipped", [0, 1])
+def test_one_pass_gives_what_many_operations_give(
+    dtype: torch.dtype,
+    temperature: float,
+    skipped: int,
+    no_sync: NoSync,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of BatchTopK, in memory of any alignment: activations, gradients and thresholds."""
+    torch.manual_seed(0)
+    fused = nn.BatchTopK(20, temperature).cuda()
+    plain = copy.deepcopy(fused)
+    assert not nn.sparse_activation.has_kernel(torch.zeros(3), plain.threshold)
+    for _ in range(4):
+        rows = torch.randn(301 * 4099 + skipped, device="cuda", dtype=dtype)
+        scores = rows[skipped:].view(301, 4099).requires_grad_()
+        upstream = torch.randn_like(scores)
+        assert nn.sparse_activation.has_kernel(scores, fused.threshold)
+        torch.autograd.grad(fused(scores), scores, upstream)  # compiles
+        with no_sync():
+            out = fused(scores)
+            (gradient,) = torch.autograd.grad(out, scores, upstream)
+        with monkeypatch.context() as patched:
+            patched.setattr(nn.sparse_activation, "has_kernel", lambda *given: False)
+            plain(scores.detach())
+            wanted = plain(scores)
+            (wanted_gradient,) = torch.autograd.grad(wanted, scores, upstream)
+        assert torch.equal(out, wanted)
+        assert int(torch.count_nonzero(out)) == 20 * 301
+        tolerance = 1e-5 if dtype == torch.float32 else 2e-2
+        torch.testing.assert_close(
+            gradient, wanted_gradient, rtol=tolerance, atol=tolerance * temperature
+        )
+        for name, value in plain.state_dict().items():
+            found = fused.state_dict()[name]
+            torch.testing.assert_close(found, value, rtol=1e-4, atol=1e-6, msg=name)
+
+
 def test_evaluation_keeps_the_budget_in_bfloat16() -> None:
     """Pre-activations of two bytes have ties; the budget is kept to the ties at the threshold."""
     torch.manual_seed(0)
@@ -171,6 +212,45 @@ def test_flex_attention_passes_the_gradient_on(block_size: int) -> None:
         strict=True,
     ):
         torch.testing.assert_close(one, other, rtol=5e-3, atol=5e-3)
+
+
+@pytest.mark.parametrize("keys", [128, 256])
+@pytest.mark.parametrize("block_size", [1, 16])
+@pytest.mark.parametrize("through", ["scaled_dot_product_attention", "flex_attention"])
+def test_the_attentions_gradient_reaches_the_indexer(
+    through: str, block_size: int, keys: int
+) -> None:
+    """Output and gradients against dense float64; 128 queries, which may follow cached keys."""
+    from torch.nn.attention.flex_attention import flex_attention
+
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    k, t = 4, 0.5
+    shapes = ((2, 4, 128, 32), (2, 4, keys, 32), (2, 4, keys, 32), (2, 1, 128, keys // block_size))
+    drawn = [torch.randn(shape) for shape in shapes]
+    upstream = torch.randn(shapes[0])
+    dense = [one.double().requires_grad_() for one in drawn]
+    wanted = dense_attention(*dense, k, t, block_size)
+    inputs = [one.cuda().requires_grad_() for one in drawn]
+    query, key, value, scores = inputs
+    bias = nn.SparseAttentionBias(k, t, block_size=block_size).cuda()
+    if through == "flex_attention":
+        found = torch.compile(flex_attention)(query, key, value, score_mod=bias.score_mod(scores))
+    else:
+        found = F.scaled_dot_product_attention(query, key, value, attn_mask=bias(scores))
+    gradients = torch.autograd.grad(found, inputs, upstream.cuda())
+    for one, other in zip(
+        (found, *gradients),
+        (wanted, *torch.autograd.grad(wanted, dense, upstream.double())),
+        strict=True,
+    ):
+        error = (one.detach().cpu() - other.detach()).abs().max()
+        assert error <= 5e-3 * other.detach().abs().max()
+    # The indexer learns of blocks that were not chosen, too, and of nothing that is not seen.
+    seen = bias.selection(scores).isfinite()
+    left_out = seen & (bias.eval().selection(scores) != 0)
+    assert (gradients[3].masked_select(left_out) != 0).float().mean() > 0.9
+    assert (gradients[3].masked_select(~seen) == 0).all()
 
 
 @pytest.mark.parametrize("scope", ["global", "layer", "2:4"])

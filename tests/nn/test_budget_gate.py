@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import pytest
@@ -278,3 +279,34 @@ def test_bad_scores_are_named() -> None:
     state["given_k"] = Tensor([-2.0])[0].double()
     with pytest.raises(RuntimeError, match="given_k: k must be finite and at least 0, got k=-2"):
         gate.load_state_dict(state)
+
+
+def test_a_setting_that_stays_is_not_asked_for_again() -> None:
+    """And one that changes, by whomever, is noticed: states are those of a layer that asks."""
+
+    def call(gate: BudgetGate, seed: int) -> None:
+        asking = copy.deepcopy(gate)  # which knows nothing of the number in its buffer
+        assert asking.running._last_setting is None
+        scores = normal(8, 40, seed=seed)
+        gate(scores), asking(scores)
+        for name, value in asking.state_dict().items():
+            assert torch.equal(gate.state_dict()[name], value), name
+
+    gate = BudgetGate(3, 0.3)
+    for seed in range(4):
+        call(gate, seed)
+    gate.k = 5
+    call(gate, 4)
+    noted = gate.running._last_setting
+    call(gate, 5)
+    assert gate.running._last_setting is noted is not None
+    gate.load_state_dict({**gate.state_dict(), "running.setting": torch.tensor(2.0)})
+    call(gate, 6)
+    gate.running.setting.fill_(9.0)
+    call(gate, 7)
+    gate.double()
+    call(gate, 8)
+    gate.k = torch.tensor(4.0)
+    call(gate, 9)
+    assert gate.running._last_setting is None
+    assert gate.running.setting.item() == 4

@@ -372,3 +372,25 @@ def test_shapes_are_known_on_the_meta_device(settings: Any, is_padded: bool) -> 
         assert routing.probabilities.shape == routing.routing_map.shape == (3, 5, EXPERTS)
         assert routing.top(2)[1].shape == (3, 5, 2)
         router.eval()
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_logits_of_something_else_are_routed_alike(normalize: bool) -> None:
+    router, tokens = _router(normalize=normalize), normal(4, 12, DIM)
+    mask = normal(4, 12, seed=1) > -1
+    wanted, found = router(tokens, mask), router.route(tokens @ router.weight.T, mask)
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other)
+    assert router.route(normal(3, EXPERTS).bfloat16()).scores.dtype == torch.float32
+    with pytest.raises(ValueError, match=r"num_experts=6 entries.*got shape \(3, 5\)"):
+        router.route(normal(3, 5))
+
+
+def test_shares_of_a_token_with_a_nan_are_nan_and_others_are_not() -> None:
+    router, logits = _router(normalize=True), normal(5, EXPERTS)
+    logits[2, 1] = math.nan
+    leaf = logits.requires_grad_()
+    weights = router.route(leaf).probabilities
+    assert torch.equal(weights.isnan().any(-1), torch.arange(5) == 2)
+    (gradient,) = torch.autograd.grad(weights, leaf, normal(5, EXPERTS, seed=1))
+    assert torch.equal(gradient.isnan().any(-1), torch.arange(5) == 2)

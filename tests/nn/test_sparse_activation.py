@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import pytest
@@ -189,3 +190,22 @@ def test_bad_arguments_are_named() -> None:
     with pytest.raises(ValueError, match=r"k must lie in \[0, 3\].*k=4"):
         TopKActivation(4)(normal(2, 3))
     assert math.isnan(TopKActivation(4).threshold)
+
+
+@pytest.mark.parametrize("k", [0.02, 2.5, 30.0])
+def test_compiled_thresholds_are_the_eager_ones(k: float, fresh_compiler: None) -> None:
+    """A graph has the best latent that is left out from the gate, and solves for no threshold."""
+    eager = BatchTopK(k)
+    layer = copy.deepcopy(eager)
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    x = normal(6, 30)
+    ties, unknown, infinite = (x * 2).round(), x.clone(), x.clone()
+    unknown[2, 3], infinite[0, 0] = math.nan, math.inf
+    infinite[1] = -math.inf if k < 30 else 0  # no budget fits scores that take no part
+    mask = normal(6, 30, seed=1) > -0.5
+    batches = ((unknown, None), (x, None), (ties, None), (infinite, None), (x, mask), (ties, mask))
+    for batch, valid in (*batches, (x.bfloat16(), None), (unknown, None)):
+        torch.testing.assert_close(compiled(batch, valid), eager(batch, valid), equal_nan=True)
+        for name, value in eager.state_dict().items():
+            found = layer.state_dict()[name]
+            torch.testing.assert_close(found, value, rtol=1e-6, atol=0, equal_nan=True, msg=name)

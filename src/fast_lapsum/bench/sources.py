@@ -79,6 +79,11 @@ RANKING = Needs(
     cpu=("backends/cpu/ranking*.hpp", "backends/cpu/scan.hpp"),
 )
 
+#: And so have activations.
+ACTIVATION = Needs((), cuda=("backends/triton/activation*.py",))
+#: What only one kind of figures depends on, of files that others depend on.
+OWN = {"ranking": RANKING, "layers": ACTIVATION}
+
 #: Which cases are tried, under which limits of time and memory.
 _SUITE = _in("bench", "experiment", "process", "runner", "worker")
 _CLOCK = ("bench/timing.py", "bench/experiments/clock.py")
@@ -136,6 +141,13 @@ KINDS: dict[str, Needs] = {
             "_dtensor_list.py",
             *_in("bench", "function_calls", "functions", "gpu_bars", "gpu_case", "gpu_parity"),
             *_in("bench", "gpu_timing", "parity", "ragged", "timing"),
+        )
+    ),
+    "layers": Needs(
+        (
+            "nn/*.py",
+            *_in("bench", "function_calls", "functions", "gpu_bars", "gpu_case", "gpu_parity"),
+            *_in("bench", "gpu_timing", "layer_calls", "layers", "parity", "timing"),
         )
     ),
     "ranks": Needs(
@@ -199,7 +211,6 @@ NO_FIGURE: Globs = (
     "backends/__init__.py",
     "cli.py",
     "losses.py",
-    "nn/*.py",
     "prune.py",
     "reference_ranking.py",
     *_in("bench", "__init__", "cliff_tables", "commands", "compare", "demo", "display"),
@@ -210,6 +221,7 @@ NO_FIGURE: Globs = (
         "function_commands",
         "gpu_commands",
         "gpu_tables",
+        "layer_commands",
         "options",
         "plots",
         "ragged_commands",
@@ -237,8 +249,10 @@ def files(kind: str, device: str, package: Path = PACKAGE) -> list[str]:
     """
     where = device.partition(":")[0]
     found = _found((*OPERATOR.on(where), *KINDS[kind].on(where)), package)
-    own = _found(RANKING.on(where), package)
-    return sorted(found | own if kind == "ranking" else found - own)
+    for name, needs in OWN.items():
+        own = _found(needs.on(where), package)
+        found = found | own if name == kind else found - own
+    return sorted(found)
 
 
 def _found(globs: Globs, package: Path) -> set[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -107,8 +108,22 @@ class BudgetGate(Budgeted):
                 mask=mask,
                 setting=_detached(k),
                 group=self.process_group,
+                best_left_out=self._best_left_out(scores, gate, mask),
             )
         return gate
+
+    def _best_left_out(self, scores: Tensor, gate: Tensor, mask: Tensor | None) -> Tensor | None:
+        """The threshold of a hard mask over the batch, where that is cheaper than to solve for it.
+
+        A compiler reads scores and gate for it while it writes what comes of them.
+        """
+        has_one = self.hard and self.budget == "batch" and self.process_group is None
+        if not (has_one and scores.numel() and torch.compiler.is_compiling()):
+            return None
+        taken = gate.detach() == 1
+        taken = taken if mask is None else taken | ~mask
+        dtype = torch.promote_types(scores.dtype, torch.float32)
+        return scores.detach().to(dtype).masked_fill(taken, -math.inf).amax()
 
     def _rows(self, scores: Tensor, mask: Tensor | None) -> int | Tensor:
         """How many rows have a budget: of all ranks, where they share it."""

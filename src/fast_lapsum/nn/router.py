@@ -121,7 +121,19 @@ class TopKRouter(torch.nn.Module):
                 f"tokens must have dim={self.dim} entries in the last dimension, "
                 f"got shape {tuple(tokens.shape)}"
             )
-        logits = self._logits(tokens)
+        return self.route(self._logits(tokens), mask)
+
+    def route(self, logits: Tensor, mask: Tensor | None = None) -> Routing:
+        """The routing of ``logits``, ``(..., num_experts)``, that something else has computed.
+
+        ``mask`` is that of :meth:`forward`. Logits of two bytes are taken in float32.
+        """
+        if logits.shape[-1:] != (self.num_experts,):
+            raise ValueError(
+                f"logits must have num_experts={self.num_experts} entries in the last dimension, "
+                f"got shape {tuple(logits.shape)}"
+            )
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         flat = logits.reshape(-1, self.num_experts)
         rows = None
         if mask is not None:
@@ -131,9 +143,11 @@ class TopKRouter(torch.nn.Module):
         if self.training and self.capacity_factor is not None:
             chosen = self._within_capacity(flat.detach(), chosen, rows)
         scores = soft.exp() if self.normalize else soft
-        weights = scores * chosen
         if self.normalize:
-            weights = _shares(soft, chosen).where(chosen, weights)
+            # Where nothing is chosen the product is 0, without a gradient, or a NaN to be seen.
+            weights = _shares(soft, chosen).where(chosen, scores.detach() * chosen)
+        else:
+            weights = scores * chosen
         scores, weights, chosen = (one.reshape(logits.shape) for one in (scores, weights, chosen))
         return Routing(logits, scores, weights, chosen, mask)
 

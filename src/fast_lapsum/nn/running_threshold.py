@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch import Tensor
 from .._arguments import check_number
 from ..backends.common import row_dtype
 from ..functional import threshold as solve_threshold
-from .kept import Keeping
+from .kept import Keeping, is_traced
 from .rank_sums import sums
 
 if TYPE_CHECKING:
@@ -22,6 +22,24 @@ if TYPE_CHECKING:
 _BATCHES_PER_CHANGE = 0.01
 #: More batches than there will be.
 _MANY = 2.0**31
+
+
+class _Setting(NamedTuple):
+    """The number in the buffer of the setting, known without asking its device."""
+
+    value: float | Tensor
+    buffer: Tensor
+    version: int
+
+    @staticmethod
+    def of(value: float | Tensor, buffer: Tensor) -> _Setting:
+        return _Setting(value, buffer, buffer._version)
+
+    def holds(self, value: float | Tensor, buffer: Tensor) -> bool:
+        """Whether the buffer is as it was, and has this number."""
+        if isinstance(value, Tensor) or buffer is not self.buffer or buffer.is_inference():
+            return False
+        return value == self.value and buffer._version == self.version
 
 
 class RunningThreshold(Keeping):
@@ -55,6 +73,7 @@ class RunningThreshold(Keeping):
     mean_distance: Tensor
     num_batches: Tensor
     setting: Tensor
+    _last_setting: _Setting | None = None
 
     def __init__(self, shape: tuple[int, ...] = (), momentum: float | None = 0.01) -> None:
         super().__init__()
@@ -71,6 +90,9 @@ class RunningThreshold(Keeping):
         self.setting.fill_(math.nan)
         for kept in (self.mean_miss, self.mean_size, self.mean_distance, self.num_batches):
             kept.zero_()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_last_setting": None}
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any], *rest: Any
@@ -120,6 +142,8 @@ class RunningThreshold(Keeping):
         mask: Tensor | None = None,
         setting: float | Tensor | None = None,
         group: ProcessGroup | None = None,
+        best_left_out: Tensor | None = None,
+        mass: Tensor | None = None,
     ) -> None:
         """Take a batch into account, of which ``budget`` scores along ``dim`` are wanted.
 
@@ -128,23 +152,21 @@ class RunningThreshold(Keeping):
         what else the threshold depends on, a budget per row or a temperature: the more it changes,
         as it is annealed or learned, the fewer of the batches before still count. With a ``group``
         the batch is that of all its ranks, and so is the budget: all of them call, and have the
-        same threshold afterwards if they had so before.
+        same threshold afterwards if they had so before. ``best_left_out`` is the first score after
+        the budget, and ``mass`` that over the threshold, where they are known.
         """
         scores = scores.detach()
         count = _valid_count(scores, dim, mask)
         is_hard = not isinstance(temperature, Tensor) and temperature == 0
-        if is_hard:
-            over = self.exceeded(scores)
-            mass = torch.count_nonzero(over if mask is None else over & mask, dim)
-        else:
-            soft = self.soft_mask(scores, temperature)
-            soft = soft if mask is None else soft.masked_fill(~mask, 0)
-            mass = soft.sum(dim)
+        if mass is None:
+            mass = self._mass(scores, temperature, dim, mask, is_hard)
         if group is not None:
             count, mass = sums((count, mass), scores, group)
-        of_batch = _batch_threshold(scores, budget, temperature, dim, mask, count, is_hard, group)
+        of_batch = _batch_threshold(
+            scores, budget, temperature, dim, mask, count, is_hard, group, best_left_out
+        )
         if setting is not None:
-            self._forget(setting)
+            self.forget(setting)
         dtype = self.threshold.dtype
         rounded = of_batch.to(dtype)
         if dtype != of_batch.dtype:  # up, so that the best score that is left out stays out
@@ -152,35 +174,62 @@ class RunningThreshold(Keeping):
             rounded = torch.where(rounded < of_batch, above, rounded)
         self._move((mass / budget - 1).to(dtype), rounded)
 
-    def _forget(self, setting: float | Tensor) -> None:
+    def _mass(
+        self,
+        scores: Tensor,
+        temperature: float | Tensor,
+        dim: int | None,
+        mask: Tensor | None,
+        is_hard: bool,
+    ) -> Tensor:
+        """What of a batch lies over the threshold."""
+        if is_hard:
+            over = self.exceeded(scores)
+            return torch.count_nonzero(over if mask is None else over & mask, dim)
+        soft = self.soft_mask(scores, temperature)
+        soft = soft if mask is None else soft.masked_fill(~mask, 0)
+        return soft.sum(dim)
+
+    @torch.no_grad()
+    def forget(self, setting: float | Tensor) -> None:
         """Let fewer batches count, in the measure of how much the setting has changed."""
+        last = self._last_setting
+        if last is not None and not is_traced() and last.holds(setting, self.setting):
+            return
         new = torch.ones_like(self.setting) * setting
         change = (new / self.setting).log().abs()
         count = (_BATCHES_PER_CHANGE / change).nan_to_num(_MANY).clamp(max=_MANY)
         self.num_batches.clamp_(max=count.to(torch.int64))
         self.setting.copy_(new)
+        is_noted = not (isinstance(setting, Tensor) or is_traced() or self.setting.is_inference())
+        self._last_setting = _Setting.of(setting, self.setting) if is_noted else None
 
     def _move(self, miss: Tensor, of_batch: Tensor) -> None:
-        """One step, from the relative miss of a batch and its own threshold."""
+        """One step, from the relative miss of a batch and its own threshold.
+
+        Numbers on a device are launches: those of a GPU take as long for one number as for many.
+        """
         before, seen = self.threshold, self.num_batches
-        is_known, has_start = of_batch.isfinite(), before.isfinite() & (seen > 0)
-        distance = (of_batch - before).abs()
+        is_known = of_batch.abs() < math.inf  # which a NaN is not
+        has_start = (before.abs() < math.inf) & (seen > 0)
+        distance, is_next = (of_batch - before).abs(), is_known & has_start
+        batches = seen.to(before.dtype)
+        weight = self._weight(batches.clamp(min=1))
         for mean, new in (
             (self.mean_miss, miss),
             (self.mean_size, miss.abs()),
             (self.mean_distance, distance),
         ):
-            updated = mean.lerp(new, self._weight(seen.clamp(min=1)))
-            mean.copy_(torch.where(is_known & has_start, updated, mean))
+            mean.lerp_(torch.where(is_next, new, mean), weight)
         # Misses of one sign show a lag, and the newest batch counts more until they cancel out.
         # Their share that is due to chance is about the weight itself, and rarely four times that.
-        weight = self._weight(seen + 1)
-        lag = (self.mean_miss / self.mean_size).square() - 4 * weight
-        weight = torch.where(lag > weight, lag, weight)
+        weight = self._weight(batches + 1)
+        lag = (self.mean_miss / self.mean_size).square().sub(weight, alpha=4)
+        weight = lag.fmax(weight)  # without misses the lag is NaN, and passed over
         step = miss * (self.mean_distance / self.mean_size) * weight
         # Not past the batch's own threshold, beyond which there may be nothing to count, as below
         # the zeros of a ReLU. A mean size of 0 is a miss of 0.
-        step = torch.where(self.mean_size > 0, step.clamp(-distance, distance), 0.0)
+        step = step.clamp(-distance, distance).nan_to_num(0.0)
         moved = torch.where(has_start, before + step, of_batch)
         # Where all or nothing is chosen the threshold is infinite: a start, but nothing to average.
         kept = torch.where(before.isnan(), of_batch, before)
@@ -188,7 +237,7 @@ class RunningThreshold(Keeping):
         self.num_batches.add_(is_known)
 
     def _weight(self, batches: Tensor) -> Tensor:
-        weight = 1 / batches.to(self.threshold.dtype)
+        weight = 1 / batches
         return weight if self.momentum is None else weight.clamp(min=self.momentum)
 
     def extra_repr(self) -> str:
@@ -246,6 +295,7 @@ def _batch_threshold(
     count: int | Tensor,
     is_hard: bool,
     group: ProcessGroup | None,
+    best_left_out: Tensor | None,
 ) -> Tensor:
     """Of one batch: over it lies the budget. Infinite where all or nothing is to be chosen.
 
@@ -255,7 +305,9 @@ def _batch_threshold(
     if not isinstance(budget, Tensor) and not isinstance(count, Tensor):
         budget = min(max(budget, 0), count)
         rank = min(math.floor(budget) + 1, count) if is_hard else budget
-        found = solve_threshold(scores, rank, temperature, dim=dim, mask=mask)
+        found = best_left_out
+        if found is None:
+            found = solve_threshold(scores, rank, temperature, dim=dim, mask=mask)
         if 0 < budget < count:
             return found
         if not count:
@@ -263,8 +315,10 @@ def _batch_threshold(
         return torch.full_like(found, math.inf if budget <= 0 else -math.inf)
     one = torch.ones((), dtype=row_dtype(scores), device=scores.device)
     wanted, limit = one * budget, one * count
-    wanted_rank = torch.minimum(wanted.floor() + 1, limit) if is_hard else wanted
-    found = solve_threshold(scores, wanted_rank, temperature, dim=dim, mask=mask, group=group)
+    found = best_left_out
+    if found is None:
+        rank_wanted = torch.minimum(wanted.floor() + 1, limit) if is_hard else wanted
+        found = solve_threshold(scores, rank_wanted, temperature, dim=dim, mask=mask, group=group)
     found = torch.where(wanted >= limit, -math.inf, found)
     found = torch.where(wanted <= 0, math.inf, found)
     return torch.where(limit > 0, found, math.nan)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from .._arguments import check_scores
 from ..selection import hard_topk_mask
+from .activated import activated, has_kernel, update
 from .budgeted import checked_choice, whole_budget
 from .gate import BudgetGate
 
@@ -64,7 +65,7 @@ class TopKActivation(BudgetGate):
         else:
             k = whole_budget(self._value("given_k"), 1)
             gate = hard_topk_mask(scores, k, mask=mask, clamp=mask is not None)
-        return torch.relu(scores) * gate.to(scores.dtype)
+        return _activations(self, scores, gate)
 
     def jumprelu_threshold(self, num_latents: int) -> Tensor:
         """The inference threshold as that of a JumpReLU, one for each latent, at least 0."""
@@ -122,11 +123,50 @@ class BatchTopK(BudgetGate):
 
     def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
         """The activations of pre-activations ``scores``; ``mask`` marks those that take part."""
-        return torch.relu(scores) * super().forward(scores, mask).to(scores.dtype)
+        is_exact = self.training and self.hard and mask is None and self.process_group is None
+        if is_exact and has_kernel(scores, self.threshold):
+            return self._in_one_pass(scores)
+        return _activations(self, scores, super().forward(scores, mask))
+
+    def _in_one_pass(self, scores: Tensor) -> Tensor:
+        """The same by a kernel that reads scores and gate once for activations and threshold."""
+        check_scores(scores, -1)
+        k, temperature = self._of_call()
+        rows = self._rows(scores, None)
+        gate = _learning(self, self._gate(scores, k, temperature, rows, None))
+        found = activated(scores, gate, self.threshold)
+        total = self._total(scores, k, rows, None)
+        if isinstance(k, Tensor) or isinstance(total, Tensor) or not 0 < total < scores.numel():
+            self.running.update(
+                scores,
+                total,
+                setting=k.detach() if isinstance(k, Tensor) else k,
+                best_left_out=found.best_left_out.amax(),
+                mass=found.counts.sum(),
+            )
+        else:
+            update(self.running, found, total, k)
+        return found.activations
 
     def jumprelu_threshold(self, num_latents: int) -> Tensor:
         """The inference threshold as that of a JumpReLU, one for each latent, at least 0."""
         return _jumprelu_threshold(self, num_latents)
+
+
+def _activations(layer: BudgetGate, scores: Tensor, gate: Tensor) -> Tensor:
+    """ReLU of the scores that the gate lets through."""
+    gate = _learning(layer, gate)
+    if has_kernel(scores, layer.threshold):
+        return activated(scores, gate, layer.threshold).activations
+    return torch.relu(scores) * gate.to(scores.dtype)
+
+
+def _learning(layer: BudgetGate, gate: Tensor) -> Tensor:
+    """The gate, without a gradient where that is known to be zero: it would cost the most."""
+    k, temperature = layer._of_call()
+    if layer.hard and not isinstance(k, Tensor) and not isinstance(temperature, Tensor):
+        return gate if temperature else gate.detach()
+    return gate
 
 
 def _jumprelu_threshold(gate: BudgetGate, num_latents: int) -> Tensor:

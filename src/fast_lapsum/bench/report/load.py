@@ -13,7 +13,7 @@ from ..experiment import Record
 from ..records import ResultsError
 
 #: Benchmarks whose results are tables of their own, with nothing to draw.
-TABLES = ("cliffs", "compiled", "ragged", "ranking")
+TABLES = ("cliffs", "compiled", "layers", "ragged", "ranking", "ranks")
 
 #: Parts of a key that are numbers above zero in every experiment that has them.
 NUMBERS = ("n", "B", "k", "temperature")

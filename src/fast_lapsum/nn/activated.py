@@ -1,0 +1,86 @@
+"""ReLU of what a hard gate lets through, in one pass on a GPU."""
+
+from __future__ import annotations
+
+import functools
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .._autograd import is_plain
+from .._derivatives import transforms_active
+from ..backends.triton import loader
+from .running_threshold import RunningThreshold
+
+
+class Activated(NamedTuple):
+    """Activations; in parts, how many scores exceed a threshold, and the best that are left out."""
+
+    activations: Tensor
+    counts: Tensor
+    best_left_out: Tensor
+
+
+def has_kernel(scores: Tensor, threshold: Tensor) -> bool:
+    """Whether a kernel takes these scores: eagerly, contiguous ones of a GPU, not float64."""
+    if not (scores.is_cuda and scores.numel()) or transforms_active() or not is_plain(scores):
+        return False
+    backend = loader.entry()
+    if backend is None or not backend.supports(scores) or not scores.is_contiguous():
+        return False
+    is_small = scores.dtype.itemsize <= 4 and threshold.dtype == torch.float32
+    return is_small and threshold.device == scores.device and threshold.dim() == 0
+
+
+def activated(scores: Tensor, gate: Tensor, threshold: Tensor) -> Activated:
+    """relu(scores) * gate, differentiable, and what a threshold's update asks of the scores."""
+    found = _Activated.apply(scores, gate, threshold)  # type: ignore[no-untyped-call]
+    return Activated(*found)
+
+
+def update(running: RunningThreshold, found: Activated, budget: float, setting: float) -> None:
+    """Let a threshold take such a batch into account, of which some are wanted, and not all."""
+    running.forget(setting)
+    state = (running.threshold, running.mean_miss, running.mean_size, running.mean_distance)
+    _kernels().move(
+        *(found.counts, found.best_left_out, (*state, running.num_batches)),
+        *(float(budget), running.momentum or 0.0),
+    )
+    for written in (*state, running.num_batches):
+        if not written.is_inference():
+            torch.autograd.graph.increment_version(written)  # which a kernel does not
+
+
+@functools.cache
+def _kernels() -> Any:
+    return import_module("..backends.triton.activation_entry", __package__)
+
+
+class _Activated(torch.autograd.Function):
+    """One launch each way; derivatives of derivatives in torch operations."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, scores: Tensor, gate: Tensor, threshold: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        gate = gate.contiguous()
+        out, counts, best = _kernels().activate(scores, gate, threshold)
+        ctx.save_for_backward(scores, gate)
+        ctx.mark_non_differentiable(counts, best)
+        ctx.set_materialize_grads(False)
+        return out, counts, best
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
+        if grad is None:
+            return None, None, None
+        scores, gate = ctx.saved_tensors
+        if torch.is_grad_enabled() or not is_plain(grad, scores):
+            relu = torch.relu(scores)
+            d_scores = torch.ops.aten.threshold_backward((grad * gate).to(grad.dtype), relu, 0)
+            return d_scores, (grad * relu).to(gate.dtype), None
+        with_gate = ctx.needs_input_grad[1]
+        found = _kernels().activate_backward(grad.contiguous(), scores, gate, with_gate)
+        return (*found, None)

@@ -1,0 +1,66 @@
+"""The kernels of gated activations compile, down to machine code; no GPU is needed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="Triton is not installed")
+if os.environ.get("TRITON_INTERPRET") == "1":
+    pytest.skip("the kernels are interpreted in this process", allow_module_level=True)
+
+from compiling import Recorded, compiled
+from fast_lapsum.backends.triton import activation_entry
+
+
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Recorded]:
+    """What is launched, by kernels that launch nothing."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))  # what was compiled before does not count
+    found: list[Recorded] = []
+
+    class Recorder:
+        def __init__(self, kernel: Any) -> None:
+            self.kernel, self.arg_names = kernel, kernel.arg_names
+
+        def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+            assert all(0 < count < 2**31 for count in grid)
+            return lambda *args, **kwargs: found.append((self.kernel, args, kwargs))
+
+    for name in ("activate_scores", "activate_scores_backward", "move_threshold"):
+        monkeypatch.setattr(activation_entry, name, Recorder(getattr(activation_entry, name)))
+    monkeypatch.setattr(activation_entry, "on_device", lambda tensor: contextlib.nullcontext())
+    monkeypatch.setattr(
+        activation_entry,
+        "launch_named",
+        lambda device, name, make, given: [
+            step.kernel[(step.programs,)](*given, **step.constants, **step.options)
+            for step in make()
+        ],
+    )
+    return found
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(16_384, 32_768), (3, 1001), (1, 1), (70_000, 40_000)])
+def test_kernels_compile(
+    launches: list[Recorded], shape: tuple[int, int], dtype: torch.dtype
+) -> None:
+    """And read four float32 at once, or eight of two bytes, where the scores allow it."""
+    scores, gate = (torch.empty(shape, dtype=dtype, device="meta") for _ in range(2))
+    one = torch.empty((), device="meta")
+    _, counts, best = activation_entry.activate(scores, gate, one)
+    activation_entry.activate_backward(scores, scores, gate, True)
+    activation_entry.activate_backward(scores, scores, gate, False)
+    activation_entry.move(counts, best, (one, one, one, one, one.long()), 10.5, 0.01)
+    assert len(launches) == 4
+    compiled(launches.pop())
+    for launched in launches:
+        code = compiled(launched)
+        assert ("ld.global.v4.b32" in code) == (scores.numel() % 16 == 0)
