@@ -18,7 +18,16 @@ from fast_lapsum.apps.attack import comparison_file
 from fast_lapsum.bench import compare, records, sources, stale
 from fast_lapsum.bench.experiments import EXPERIMENTS, NAMES
 from fast_lapsum.bench.report.load import load
-from fast_lapsum.bench.sources import CURRENT, KINDS, NO_FIGURE, OPERATOR, PACKAGE, STALE, UNKNOWN
+from fast_lapsum.bench.sources import (
+    CURRENT,
+    KINDS,
+    NO_FIGURE,
+    OPERATOR,
+    OWN,
+    PACKAGE,
+    STALE,
+    UNKNOWN,
+)
 from places import ROOT
 
 DEVICES = ("cpu", "cuda")
@@ -122,8 +131,8 @@ def test_a_name_is_a_part_of_the_hash(tree: Path) -> None:
 
 def globs() -> Iterator[str]:
     yield from NO_FIGURE
-    for needs in (OPERATOR, *KINDS.values()):
-        for part in needs:
+    for needs in (OPERATOR, *OWN.values(), *KINDS.values()):
+        for part in (needs.always, needs.cpu, needs.cuda):
             yield from part
 
 
@@ -198,6 +207,17 @@ HARMLESS = {
     ("bench/parity.py", "reference.py"),
     # Which message of a failure is about memory.
     ("apps/out_of_memory.py", "bench/worker.py"),
+    # Training's own synthesis, beside the decoder's.
+    ("apps/coder/dictionary.py", "apps/coder/pyramid.py"),
+    # Where a group is given, or scores are a DTensor.
+    *(
+        ("functional.py", name)
+        for name in ("_collectives.py", "_dtensor.py", "_sharded.py", "_traced_sharded.py")
+    ),
+    *(("many.py", name) for name in ("_collectives.py", "_dtensor_list.py")),
+    ("_list.py", "_sharded.py"),
+    *((f"nn/{name}.py", "_collectives.py") for name in ("gate", "layer", "rank_sums")),
+    ("nn/rank_sums.py", "_sharded_sums.py"),
 }
 
 

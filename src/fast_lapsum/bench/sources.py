@@ -28,6 +28,7 @@ class Needs(NamedTuple):
     always: Globs
     cpu: Globs = ()
     cuda: Globs = ()
+    operator: bool = True  # whether they depend on it
 
     def on(self, device: str) -> Globs:
         """All of it for figures measured on ``device``."""
@@ -38,7 +39,7 @@ def _in(folder: str, *names: str) -> Globs:
     return tuple(f"{folder}/{name}.py" for name in names)
 
 
-#: A part of every kind. Plain torch is what a call takes where there is no kernel, and
+#: A part of nearly every kind. Plain torch is what a call takes where there is no kernel, and
 #: what some solvers are on any device.
 OPERATOR = Needs(
     (
@@ -47,23 +48,19 @@ OPERATOR = Needs(
         "_arguments.py",
         "_autograd.py",
         "_call.py",
-        "_collectives.py",
         "_derivatives.py",
-        "_dtensor.py",
         "_layout.py",
         "_list*.py",
         "_ops.py",
         "_ragged*.py",
         "_segments.py",
         "_selection_*.py",
-        "_sharded*.py",
         "_traced*.py",
         "_values.py",
         "backends/common.py",
         "backends/layout.py",
         "backends/many.py",
         "backends/segments.py",
-        "backends/shards.py",
         "backends/torch/*.py",
     ),
     cpu=("backends/cpu/*.py", "backends/cpu/*.?pp"),
@@ -81,8 +78,16 @@ RANKING = Needs(
 
 #: And so have activations.
 ACTIVATION = Needs((), cuda=("backends/triton/activation*.py",))
+#: And rows that are spread over ranks, which plain calls know nothing of.
+SHARDED = Needs(
+    (
+        *("_collectives.py", "_dtensor*.py", "_sharded*.py", "_traced_sharded.py"),
+        *("backends/shards.py", "backends/*/shard*.py"),
+    ),
+    cpu=("backends/cpu/shard*.hpp",),
+)
 #: What only one kind of figures depends on, of files that others depend on.
-OWN = {"ranking": RANKING, "layers": ACTIVATION}
+OWN = {"ranking": RANKING, "layers": ACTIVATION, "ranks": SHARDED}
 
 #: Which cases are tried, under which limits of time and memory.
 _SUITE = _in("bench", "experiment", "process", "runner", "worker")
@@ -100,11 +105,19 @@ _TRITON_STAGES = ("bench/scan_kernels.py",)
 #: The problems of the grids are those of the paper's tables.
 _GRID = (*_SUITE, *_CLOCK, *_STAGES, "bench/paper.py", "bench/experiments/grids.py")
 
-_CODER = _in(
+#: From a file to its picture: integers, and no operator.
+_DECODER = _in(
     "apps/coder",
-    *("assemble", "averages", "bands", "best", "bitstream", "blocks", "code", "colour"),
-    *("container", "contexts", "dictionary", "encode", "finish", "fit_best", "floor", "models"),
-    *("picture", "plain", "prices", "pyramid", "rate", "settings", "tiles", "train", "wavelet"),
+    *("averages", "bands", "bitstream", "code", "colour", "container", "contexts", "dictionary"),
+    *("models", "tiles", "wavelet"),
+)
+_CODER = (
+    *_DECODER,
+    *_in(
+        "apps/coder",
+        *("assemble", "best", "blocks", "encode", "finish", "fit_best", "floor", "picture"),
+        *("plain", "prices", "pyramid", "rate", "settings", "train"),
+    ),
 )
 _ATTACK = (
     *_in(
@@ -138,7 +151,6 @@ KINDS: dict[str, Needs] = {
     "ragged": Needs(
         (
             "many.py",
-            "_dtensor_list.py",
             *_in("bench", "function_calls", "functions", "gpu_bars", "gpu_case", "gpu_parity"),
             *_in("bench", "gpu_timing", "parity", "ragged", "timing"),
         )
@@ -199,7 +211,7 @@ KINDS: dict[str, Needs] = {
     ),
     "coder-drawn": Needs((*_CODER, *_in("apps/coder", "codecs", "drawn", "drawn_report"))),
     "coder-threads": Needs((*_CODER, *_in("apps/coder", "run", "record"))),
-    "coder-hostile": Needs((*_CODER, "apps/coder/limits.py")),  # files are made outside
+    "coder-hostile": Needs((*_DECODER, "apps/coder/limits.py"), operator=False),
     "attack": Needs((*_ATTACK, *_in("apps/attack", "picture_run", "profile"))),
     "attack-bench": Needs((*_ATTACK, *_in("apps/attack", "compare", "workers"))),
 }
@@ -248,7 +260,8 @@ def files(kind: str, device: str, package: Path = PACKAGE) -> list[str]:
     [True, False]
     """
     where = device.partition(":")[0]
-    found = _found((*OPERATOR.on(where), *KINDS[kind].on(where)), package)
+    operator = OPERATOR.on(where) if KINDS[kind].operator else ()
+    found = _found((*operator, *KINDS[kind].on(where)), package)
     for name, needs in OWN.items():
         own = _found(needs.on(where), package)
         found = found | own if name == kind else found - own
