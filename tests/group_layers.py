@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from cases import normal
 from fast_lapsum import _collectives, soft_topk
-from fast_lapsum.nn import BatchTopK, BudgetGate
+from fast_lapsum.nn import BatchTopK, BudgetGate, SoftTopK
 
 #: How many rows each rank has of every batch, in turn.
 ROWS = ((2, 5, 0), (3, 3, 3), (0, 0, 0), (1, 0, 6), (4, 2, 2))
@@ -198,3 +198,15 @@ def main(rank: int, ranks: int) -> dict[str, Any]:
     found["collectives"] = collectives(rank)
     found["kept"] = kept(rank)
     return found
+
+
+def after_its_group(rank: int, ranks: int) -> list[str]:
+    """What is shown of layers whose group was destroyed."""
+    group = dist.new_group(list(range(ranks)))
+    layers: list[Module] = [BatchTopK(2, process_group=group), SoftTopK(2, process_group=group)]
+    dist.barrier(group)  # until all have it
+    dist.destroy_process_group(group)
+    for layer in layers:
+        pickle.dumps(layer)
+        layer.state_dict()
+    return [repr(layer) for layer in layers]

@@ -58,3 +58,10 @@ def test_no_test_is_lost(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     found = side_by_side.portions(names, few)
     assert [name for one in found for name in one] == names
     assert max(map(len, found)) <= few
+
+
+def test_options_are_refused(tmp_path: Path) -> None:
+    command = [sys.executable, str(SCRIPT), "2", "-k", "teams"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120)
+    assert done.returncode == 1
+    assert "expected files or folders, got -k" in done.stderr

@@ -52,6 +52,11 @@ def name_of(group: object) -> str:
     return group.group_name
 
 
+def noted_name(group: ProcessGroup | None) -> str | None:
+    """The name of a group for people and pickles, whether it is still in use or not."""
+    return None if group is None else str(group.group_name)
+
+
 def _shown(group: object) -> str:
     name = getattr(group, "group_name", None)
     if name is None:
@@ -110,9 +115,12 @@ def _gathered(message: Tensor, ranks: int, name: str) -> Tensor:
     """The messages of all ranks, once they are there.
 
     Gloo gathers in a ring, and every step wakes all processes in turn; to all at once is one step.
+    Whoever asks torch.distributed for all checks gets the ring, whose sizes it compares.
     """
+    from torch.distributed import DebugLevel, get_debug_level  # type: ignore[attr-defined]
+
     operators = torch.ops._c10d_functional
-    if not message.is_cpu:
+    if not message.is_cpu or get_debug_level() == DebugLevel.DETAIL:
         return operators.all_gather_into_tensor(message, ranks, name)  # type: ignore[no-any-return]
     sizes = [message.numel()] * ranks
     return operators.all_to_all_single(message.repeat(ranks), sizes, sizes, name)  # type: ignore[no-any-return]

@@ -33,6 +33,7 @@ from fast_lapsum.backends.triton.config import (
     tile_plan,
 )
 from fast_lapsum.backends.triton.steps import ForwardPlan
+from fast_lapsum.nn import BatchTopK
 
 
 def _forward(
@@ -141,6 +142,16 @@ def _ranks(shape: tuple[int, int]) -> None:
     torch.stack([one.square().sum() for one in found]).sum().backward()
 
 
+def _activations(shape: tuple[int, int], dtype: torch.dtype, t: float) -> None:
+    """Activations in one pass, their gradients with those of the gate and without."""
+    scores = torch.randn(shape, device="cuda").to(dtype).requires_grad_()
+    layer = BatchTopK(3, t).cuda()
+    for _ in range(2):
+        layer(scores).float().square().sum().backward()
+    assert layer.threshold.isfinite()
+    assert layer.eval()(scores).isfinite().all()
+
+
 def workload() -> Iterator[Callable[[], None]]:
     """Tiles, blocks, teams that hold rows, long rows and shared ones; samples that lie."""
     yield lambda: _ties((32, 98_304))
@@ -171,6 +182,9 @@ def workload() -> Iterator[Callable[[], None]]:
     yield lambda: _list([100, 3000, 1, 20_000])
     yield lambda: _ranks((3, 50))
     yield lambda: _ranks((2, 5000))
+    yield lambda: _activations((7, 333), torch.float32, 0.1)
+    yield lambda: _activations((4, 1024), torch.bfloat16, 0.0)
+    yield lambda: _activations((3, 9001), torch.float16, 0.1)
 
 
 def main(part: int, parts: int) -> None:

@@ -1,7 +1,7 @@
 """The tests that need a GPU in several processes at a time: most of their time goes into compiling.
 
-`python tests/gpu/side_by_side.py 8` runs eight; what pytest is given else may follow. Compiled
-kernels are shared by Triton's cache. Each process has a few tests in turn, and says how they ended.
+`python tests/gpu/side_by_side.py 8` runs eight; files or folders may follow. Compiled kernels are
+shared by Triton's cache. Each process has a few tests in turn, and says how they ended.
 """
 
 from __future__ import annotations
@@ -20,10 +20,13 @@ FEW = 6
 
 def collected(given: Sequence[str]) -> list[str]:
     """The names of all tests, in their order."""
+    if options := [word for word in given if word.startswith("-")]:
+        raise SystemExit(f"error: expected files or folders, got {' '.join(options)}")
     found = _pytest(["--collect-only", "-q", *(given or [str(FOLDER)])])
-    if found.returncode:
+    names = [line for line in found.stdout.splitlines() if "::" in line]
+    if found.returncode or not names:
         raise SystemExit(found.stdout + found.stderr)
-    return [line for line in found.stdout.splitlines() if "::" in line]
+    return names
 
 
 def portions(names: Sequence[str], few: int = FEW) -> list[list[str]]:

@@ -71,3 +71,8 @@ def test_a_group_is_kept(found: list[dict[str, Any]]) -> None:
 @pytest.mark.slow
 def test_a_graph_is_whole() -> None:
     assert max(processes.run(group_layers.compiled, 2)) < 1e-12
+
+
+def test_a_layer_can_be_shown_after_its_group_has_ended() -> None:
+    for shown in processes.run(group_layers.after_its_group, 2):
+        assert all("process_group=" in one for one in shown)

@@ -25,18 +25,21 @@ class Activated(NamedTuple):
 
 def has_kernel(scores: Tensor, threshold: Tensor) -> bool:
     """Whether a kernel takes these scores: eagerly, contiguous ones of a GPU, not float64."""
-    if not (scores.is_cuda and scores.numel()) or transforms_active() or not is_plain(scores):
+    # The number of scores is asked for last: in a graph it may be unknown, and a trace records it.
+    is_traced = torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
+    if not scores.is_cuda or is_traced or transforms_active() or not is_plain(scores):
         return False
     backend = loader.entry()
     if backend is None or not backend.supports(scores) or not scores.is_contiguous():
         return False
     is_small = scores.dtype.itemsize <= 4 and threshold.dtype == torch.float32
-    return is_small and threshold.device == scores.device and threshold.dim() == 0
+    is_one = threshold.device == scores.device and threshold.dim() == 0
+    return is_small and is_one and scores.numel() > 0
 
 
 def activated(scores: Tensor, gate: Tensor, threshold: Tensor) -> Activated:
     """relu(scores) * gate, differentiable, and what a threshold's update asks of the scores."""
-    found = _Activated.apply(scores, gate, threshold)  # type: ignore[no-untyped-call]
+    found = _Activated.apply(scores, gate.contiguous(), threshold)  # type: ignore[no-untyped-call]
     return Activated(*found)
 
 
@@ -65,7 +68,6 @@ class _Activated(torch.autograd.Function):
     def forward(
         ctx: Any, scores: Tensor, gate: Tensor, threshold: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        gate = gate.contiguous()
         out, counts, best = _kernels().activate(scores, gate, threshold)
         ctx.save_for_backward(scores, gate)
         ctx.mark_non_differentiable(counts, best)
@@ -77,7 +79,7 @@ class _Activated(torch.autograd.Function):
         if grad is None:
             return None, None, None
         scores, gate = ctx.saved_tensors
-        if torch.is_grad_enabled() or not is_plain(grad, scores):
+        if torch.is_grad_enabled() or transforms_active() or not is_plain(grad, scores):
             relu = torch.relu(scores)
             d_scores = torch.ops.aten.threshold_backward((grad * gate).to(grad.dtype), relu, 0)
             return d_scores, (grad * relu).to(gate.dtype), None

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .._arguments import check_budget_number, check_flag, check_mask, check_scores
-from .._collectives import group_of, name_of
+from .._collectives import group_of, name_of, noted_name
 from ..backends.common import row_dtype
 from ..functional import soft_topk
 from .budgeted import Budgeted, checked_choice, shown, whole_budget
@@ -222,7 +222,7 @@ class BudgetGate(Budgeted):
             self.running.momentum = momentum
 
     def __getstate__(self) -> dict[str, Any]:
-        name = None if self.process_group is None else name_of(self.process_group)
+        name = noted_name(self.process_group)
         return {**super().__getstate__(), "process_group": name}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -234,7 +234,7 @@ class BudgetGate(Budgeted):
         return (
             f"k={shown(self.k)}, temperature={shown(self.temperature)}, budget={self.budget!r}, "
             f"hard={self.hard}"
-            + (f", process_group={name_of(self.process_group)!r}" if self.process_group else "")
+            + (f", process_group={noted_name(self.process_group)!r}" if self.process_group else "")
         )
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from .._arguments import Dim, check_dim_kinds, check_dims, check_number
-from .._collectives import group_of, name_of
+from .._collectives import group_of, name_of, noted_name
 from ..functional import soft_topk
 from .kept import WITHOUT_FLOAT64, Keeping, is_traced, write
 
@@ -299,7 +299,7 @@ class SoftTopK(Keeping):
             _checked_temperature(value)
 
     def __getstate__(self) -> dict[str, Any]:
-        name = None if self.process_group is None else name_of(self.process_group)
+        name = noted_name(self.process_group)
         return {**super().__getstate__(), "_last_threshold": None, "process_group": name}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -328,7 +328,7 @@ class SoftTopK(Keeping):
             f"largest={self.largest}, hard={self.hard}"
             + (", clamp=True" if self.clamp else "")
             + (", validate=True" if self.validate else "")
-            + (f", process_group={name_of(self.process_group)!r}" if self.process_group else "")
+            + (f", process_group={noted_name(self.process_group)!r}" if self.process_group else "")
             + (f", learned={'+'.join(learned)}" if learned else "")
         )
 

@@ -124,7 +124,7 @@ class BatchTopK(BudgetGate):
     def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
         """The activations of pre-activations ``scores``; ``mask`` marks those that take part."""
         is_exact = self.training and self.hard and mask is None and self.process_group is None
-        if is_exact and has_kernel(scores, self.threshold):
+        if is_exact and self.budget == "batch" and has_kernel(scores, self.threshold):
             return self._in_one_pass(scores)
         return _activations(self, scores, super().forward(scores, mask))
 

@@ -106,6 +106,20 @@ def test_a_step_of_a_threshold_is_that_of_the_layer(momentum: float | None) -> N
             other.copy_(one)  # so that rounding does not add up
 
 
+def test_without_a_miss_in_sight_a_threshold_stays() -> None:
+    """Sizes of misses have become so small that their quotients are infinite: 0 times that is 0."""
+    wanted = RunningThreshold(momentum=0.5)
+    for name, value in (("threshold", 1.5), ("mean_size", 1e-42), ("mean_distance", 0.3)):
+        getattr(wanted, name).fill_(value)
+    wanted.num_batches.fill_(200)
+    found = copy.deepcopy(wanted)
+    names = ("threshold", "mean_miss", "mean_size", "mean_distance", "num_batches")
+    wanted._move(torch.tensor(0.0), torch.tensor(1.2))
+    counts, best = torch.tensor([410]), torch.tensor([1.2])
+    activation_entry.move(counts, best, tuple(getattr(found, x) for x in names), 410.0, 0.5)
+    assert float(found.threshold) == float(wanted.threshold) == 1.5
+
+
 @pytest.mark.parametrize(
     "plain",
     [

@@ -111,8 +111,8 @@ def move_threshold(
     lag = share * share - 4 * weight
     weight = tl.where(lag > weight, lag, weight)
     step = miss * (new_distance / new_size) * weight
-    step = tl.minimum(tl.maximum(step, -distance), distance)
-    step = tl.where(new_size > 0, step, 0.0)
+    # Of no miss in sight a step is NaN, which a minimum of a GPU would take for the whole way.
+    step = tl.where(step == step, tl.minimum(tl.maximum(step, -distance), distance), 0.0)
     moved = tl.where(has_start, before + step, of_batch)
     kept = tl.where(before != before, of_batch, before)
     tl.store(mean_miss, new_miss)
