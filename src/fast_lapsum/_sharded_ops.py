@@ -33,7 +33,7 @@ SHARDED_TOPK_BACKWARD = (
 #: The mean of p at which the mean of |u| is 3, if the threshold is outside of all scores.
 FAR = math.exp(-3) / 2
 #: Backends with kernels of their own, and what they write. Plain torch does the rest.
-_OWN = {"cpu": ("mask", "hard")}
+_OWN = {"cpu": ("mask", "hard"), "triton": ("mask", "hard", "log", "threshold")}
 
 
 def _entries(scores: Tensor, output: str, grad: Tensor | None = None) -> tuple[Any, Any]:
@@ -113,7 +113,8 @@ def answers_of(found: list[Solved], k: Tensor, rank: int, is_hard: bool) -> Answ
         hi, lo, boundary = (torch.where(is_whole, x, math.nan) for x in (hi, lo, boundary))
     # If b is outside of most scores, their masses are small and add up to the budget.
     is_far = torch.minimum(k, soft.valid_count - k) < FAR * soft.valid_count
-    return Answers(hi, lo, soft.log_share, soft.is_used_up > 0, boundary, quota, is_far)
+    share, is_used_up = soft.log_share, soft.is_used_up > 0
+    return Answers(hi, lo, share, is_used_up, boundary, quota, is_far, limit.ties[rank])
 
 
 def _check_budget_fits(solved: Solved, k: float, rows_shape: torch.Size, largest: bool) -> None:

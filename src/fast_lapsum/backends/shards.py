@@ -92,6 +92,7 @@ class Measured(NamedTuple):
 
     columns: Tensor
     nodes: Tensor
+    message: Tensor | None = None  # both as bytes, one behind the other, where they lie so
 
 
 class Solved(NamedTuple):
@@ -117,6 +118,7 @@ class Answers(NamedTuple):
     boundary: Tensor  # of the hard mask: the last score that is selected; NaN without an answer
     quota: Tensor  # how many of this rank's scores that are tied with it
     is_far: Tensor  # the mass may lie many temperatures from the threshold: every digit counts
+    ties: Tensor  # how many of this rank's scores are tied with the boundary
 
 
 class Totals(NamedTuple):

@@ -1,0 +1,6 @@
+"""The entries for rows that are spread over ranks (see shards.py): the GPU kernels."""
+
+from .shard_results import gradient_sums, write, write_gradient
+from .shard_rows import Shard
+
+__all__ = ["Shard", "gradient_sums", "write", "write_gradient"]
