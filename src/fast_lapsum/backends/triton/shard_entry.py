@@ -2,5 +2,6 @@
 
 from .shard_results import gradient_sums, write, write_gradient
 from .shard_rows import Shard
+from .shard_steps import Steps
 
-__all__ = ["Shard", "gradient_sums", "write", "write_gradient"]
+__all__ = ["Shard", "Steps", "gradient_sums", "write", "write_gradient"]

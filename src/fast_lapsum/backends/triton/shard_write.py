@@ -145,11 +145,10 @@ def write_pieces(
                 store_values(out, outer, inner, index, inside, p, WIDTH)
             else:
                 if is_far:  # the masses are small and add up to the budget: every digit counts
-                    wide = soft_mask(r.to(tl.float64), hi, lo, t, tl.float64)
-                    store_values(out, outer, inner, index, inside, wide, WIDTH)
+                    p = soft_mask(r.to(tl.float64), hi, lo, t, tl.float64).to(COMPUTE)
                 else:
                     p = soft_mask(r, hi.to(COMPUTE), lo.to(COMPUTE), t, COMPUTE)
-                    store_values(out, outer, inner, index, inside, p, WIDTH)
+                store_values(out, outer, inner, index, inside, p, WIDTH)
 
 
 @triton.jit
