@@ -18,7 +18,7 @@ from .shard_read import decay
 class Curve(NamedTuple):
     """Nodes of a row and their sums, [count] each, in memory; and the scores on both sides."""
 
-    values: Any
+    scores: Any
     weights: Any
     upper: Any  # sum_{j <= i} weight_j e^{-|r_j - r_i|/t}
     passed: Any  # the weight of the first nodes, with this one
@@ -42,7 +42,7 @@ def node_at(curve, place):
     """The value of a node, that of the scores on a side where the place is beyond all nodes."""
     is_node = (place >= 0) & (place < curve.count)
     weight = tl.load(curve.weights + place, mask=is_node, other=0.0)
-    value = tl.load(curve.values + place, mask=is_node, other=0.0)
+    value = tl.load(curve.scores + place, mask=is_node, other=0.0)
     return tl.where(place < 0, curve.above, tl.where(weight > 0, value, curve.below))
 
 

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from .numbers import _place_of, exponent_scale, largest_finite
-from .shard_read import Chunk, count_of, decay, nearest_sum, read_chunk, scores_at
+from .shard_read import Chunk, count_of, decay, read_chunk, read_quickly, scores_at
 from .views import coordinates
 
 #: What a program leaves of a look at a band, in float64, behind what it left of its reading.
@@ -308,18 +308,15 @@ def _measure(
     CUT_LANES: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
-    """A chunk's part of a measurement; exponentials are taken in the dtype of ``inverse``."""
+    """A chunk's part of a measurement, of which the band is read, or holds this one.
+
+    Exponentials are taken in the dtype of ``inverse``.
+    """
     kept_low, kept_high = low, high
     if is_covered(kept, row, tl.load(band.low + row), tl.load(band.high + row)):
         limit = largest_finite(COMPUTE)
         kept_low = tl.maximum(tl.load(kept.bands + 2 * row).to(COMPUTE), -limit)
         kept_high = tl.load(kept.bands + 2 * row + 1).to(COMPUTE)
-    else:
-        read_chunk(
-            *(chunk, low, high, inverse, high > after),
-            *(LARGEST, READ, LANES, DEPTH, COMPUTE),
-        )
-        tl.debug_barrier()
     # What was read is one number where it is no wider than what is asked for.
     is_one = (kept_low == low) & (kept_high <= after)
     parts, count, is_listed = _look(
@@ -371,14 +368,28 @@ def measure_chunks(
         t = tl.load(band.temperature + row)
         sample = load_sample(kept, row, size, SIZE_LANES, COMPUTE)
         inverse = exponent_scale(t, COMPUTE)
+        wide = exponent_scale(t, tl.float64)
+        is_far = low != low
+        if COMPUTE == tl.float32:
+            is_far = _is_far(sample, low, high, inverse)
+        if not is_covered(kept, row, tl.load(band.low + row), tl.load(band.high + row)):
+            # A band of one number needs no lists.
+            keeps, reads = high > after, is_far
+            if not is_far:
+                reads = read_quickly(
+                    *(chunk, low, high, inverse, keeps, LARGEST, READ, LANES, DEPTH, COMPUTE)
+                )
+            if reads:
+                tl.debug_barrier()
+                read_chunk(*(chunk, low, high, wide, keeps, LARGEST, READ, LANES, DEPTH, COMPUTE))
+            tl.debug_barrier()
         if COMPUTE == tl.float64:
             is_one = _measure(
                 *(chunk, band, kept, row, size, pivot_count, with_cuts, low, after, high, inverse),
                 *(LARGEST, READ, LANES, DEPTH, CUT_LANES, COMPUTE),
             )
         else:
-            if _is_far(sample, low, high, inverse):
-                wide = exponent_scale(t, tl.float64)
+            if is_far:
                 is_one = _measure(
                     *(chunk, band, kept, row, size, pivot_count, with_cuts, low, after, high, wide),
                     *(LARGEST, READ, LANES, DEPTH, CUT_LANES, COMPUTE),

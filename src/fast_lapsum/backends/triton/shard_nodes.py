@@ -98,6 +98,9 @@ def order_nodes(
             *(own % messages.size, own < count, IS_SAMPLE, BITS),
         )
         value = tl.where(weight > 0, value, float("-inf"))
+        # Compared as what they are: a float64 takes twice as long.
+        COMPARED: tl.constexpr = tl.float64 if BITS == "64" else tl.float32
+        own_value = value.to(COMPARED)[:, None]
         place = tl.zeros((OWN,), tl.int32)
         for start in range(0, count, OTHERS):
             other = start + tl.arange(0, OTHERS)
@@ -105,9 +108,9 @@ def order_nodes(
                 *(messages, search, row, rows, (other // messages.size).to(tl.int64)),
                 *(other % messages.size, other < count, IS_SAMPLE, BITS),
             )
-            one = tl.where(one_weight > 0, one, float("-inf"))
-            is_before = one[None, :] > value[:, None]
-            is_earlier = (one[None, :] == value[:, None]) & (other[None, :] < own[:, None])
+            one = tl.where(one_weight > 0, one, float("-inf")).to(COMPARED)[None, :]
+            is_before = one > own_value
+            is_earlier = (one == own_value) & (other[None, :] < own[:, None])
             is_before = (is_before | is_earlier) & (other < count)[None, :]
             place += tl.sum(is_before.to(tl.int32), 1)
         to = search.nodes + row * count + place

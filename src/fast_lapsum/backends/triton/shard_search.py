@@ -247,7 +247,7 @@ def _hard_boundary(
         place = start + tl.arange(0, BLOCK)
         is_node = place < curve.count
         weight = tl.load(curve.weights + place, mask=is_node, other=0.0)
-        value = tl.load(curve.values + place, mask=is_node, other=0.0)
+        value = tl.load(curve.scores + place, mask=is_node, other=0.0)
         over += tl.sum(tl.where(value > boundary, weight, 0.0), 0)
     number = tl.arange(0, SIZE_LANES)
     tied = tl.zeros((), tl.float64)

@@ -25,7 +25,7 @@ _FIELDS = ("hi", "lo", "log_share", "is_used_up", "wanted_ties", "valid_count", 
 _BITS = {torch.float64: "64", torch.float32: "32", torch.float16: "16", torch.bfloat16: "bf"}
 #: Nodes whose places a program counts, and those that it counts at a time; nodes that are added up
 #: at a time.
-_OWN, _OTHERS, _BLOCK = 64, 128, 1024
+_OWN, _OTHERS, _BLOCK = 32, 128, 1024
 
 
 class Steps:

@@ -12,7 +12,14 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .backward import Gradients, _load_grad, _score_gradient, _threshold_of
+from .backward import (
+    Gradients,
+    _count,
+    _load_grad,
+    _score_gradient,
+    _threshold_of,
+    _weighted,
+)
 from .mask import _any_log, any_mask, hard_mask, soft_mask, ties_in
 from .numbers import LN2, smallest_normal
 from .views import across, coordinates, exist, load_scores, part_indices, store_values
@@ -186,15 +193,11 @@ def add_gradient_sums(
     factor = tl.where(shifts < float("inf"), tl.exp2(shift - shifts), 0.0)
     nothing = tl.zeros((1,), tl.float64)
     total = ()
-    for i in tl.static_range(6):
-        is_weighted: tl.constexpr = not (OUTPUT == "log" and i >= 3)
-        has_field: tl.constexpr = i < (6 if OUTPUT == "log" else (4 if OUTPUT == "mask" else 2))
-        one = nothing
-        if has_field:
-            own = tl.load(place + 1 + i, mask=is_part, other=0.0)
-            own = own * factor if is_weighted else own
-            one = tl.where(is_live, tl.sum(own, 0), 0.0)
-        total = total + (one,)  # type: ignore[assignment]
+    for i in tl.static_range(_count(OUTPUT, True)):
+        own = tl.load(place + 1 + i, mask=is_part, other=0.0)
+        if i < _weighted(OUTPUT, True):
+            own = own * factor
+        total = total + (tl.where(is_live, tl.sum(own, 0), 0.0),)  # type: ignore[assignment]
     to = sums + tl.program_id(0).to(tl.int64) * GRADIENT_COLUMNS
     _put(to, 0, tl.where(is_live, shift * LN2, float("inf")))
     _put(to, 1, total[0])
