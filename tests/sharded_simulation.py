@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from fast_lapsum._sharded_ops import answers_of
-from fast_lapsum._sharded_rounds import together
 from fast_lapsum._sharded_rounds import search as search_of
+from fast_lapsum._sharded_rounds import together
 from fast_lapsum.backends.common import compute_dtype, is_hard
 from fast_lapsum.backends.shards import Rows, Solved
 from fast_lapsum.backends.torch import shard_entry as plain

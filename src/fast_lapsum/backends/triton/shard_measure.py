@@ -148,9 +148,17 @@ def _entries(
 
 @triton.jit
 def _put_into_bins(
-    chunk, bins, kept, row, low, high, count, DEPTH: tl.constexpr, LANES: tl.constexpr,
-    BINS: tl.constexpr
-):  # fmt: skip
+    chunk,
+    bins,
+    kept,
+    row,
+    low,
+    high,
+    count,
+    DEPTH: tl.constexpr,
+    LANES: tl.constexpr,
+    BINS: tl.constexpr,
+):
     """Count the listed scores of a band by bins: all of them, or those that the lists hold."""
     lane = tl.arange(0, LANES)
     listed = tl.minimum(count, DEPTH)

@@ -51,12 +51,23 @@ def number_of(messages, rank, row, column):
 
 
 @triton.jit
-def nodes_of(messages, search, row, rows, rank, number, is_node, IS_SAMPLE: tl.constexpr,
-             BITS: tl.constexpr):  # fmt: skip
+def nodes_of(
+    messages,
+    search,
+    row,
+    rows,
+    rank,
+    number,
+    is_node,
+    IS_SAMPLE: tl.constexpr,
+    BITS: tl.constexpr,
+):
     """Nodes and their weights, float64: how many scores each stands for, 0 where there is none."""
     place = messages.nodes + rank * messages.nodes_stride + row * messages.size + number
-    value = tl.load(place, mask=is_node, other=float("nan")).to(tl.float32 if BITS != "64" else
-                                                                tl.float64).to(tl.float64)  # fmt: skip
+    value = tl.load(place, mask=is_node, other=float("nan"))
+    if BITS != "64":
+        value = value.to(tl.float32)
+    value = value.to(tl.float64)
     size = messages.size
     if IS_SAMPLE:
         at = number_of(messages, rank, row, LENGTH) + 0 * number

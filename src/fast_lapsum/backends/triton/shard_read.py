@@ -84,6 +84,33 @@ def scores_at(call, outer, inner, index, inside, LARGEST: tl.constexpr, COMPUTE:
 
 
 @triton.jit
+def _tile_scores(
+    chunk,
+    tile,
+    MASKED: tl.constexpr,
+    LARGEST: tl.constexpr,
+    READ: tl.constexpr,
+    LANES: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    """The scores of a tile, READ of each thread; all of them exist unless it is MASKED.
+
+    From tile to tile threads take other places, or scores with a period would all be in the lists
+    of a few of them.
+    """
+    start = (tl.zeros((), tl.int64) + tile) * (READ * LANES)
+    first = start + (tl.arange(0, LANES) + tile // chunk.chunks * TURN) % LANES
+    r = ()
+    for i in tl.static_range(READ):
+        index = first + i * LANES
+        inside = index < chunk.call.n if MASKED else None
+        r = r + (  # type: ignore[assignment]
+            scores_at(chunk.call, chunk.outer, chunk.inner, index, inside, LARGEST, COMPUTE),
+        )
+    return r
+
+
+@triton.jit
 def decay(near, far, inverse):
     """2^-|v| of two places, in the dtype of ``inverse``.
 
@@ -120,19 +147,8 @@ def _read_tile(
     COMPUTE: tl.constexpr,
 ):
     """What was seen, with one more tile."""
-    call = chunk.call
     lane = tl.arange(0, LANES)
-    start = (tl.zeros((), tl.int64) + tile) * (READ * LANES)
-    place = (lane + tile // chunk.chunks * TURN) % LANES
-    left = tl.minimum(call.n - start, READ * LANES).to(tl.int32)
-    r = ()
-    for i in tl.static_range(READ):
-        number = i * LANES + place
-        r = r + (  # type: ignore[assignment]
-            scores_at(
-                call, chunk.outer, chunk.inner, start + number, number < left, LARGEST, COMPUTE
-            ),
-        )
+    r = _tile_scores(chunk, tile, True, LARGEST, READ, LANES, COMPUTE)
     nans, infinite, above, below, inside, lowest, highest, up, down, sum_above, sum_below = seen
     near_above = up
     near_below = down
@@ -197,16 +213,7 @@ def _quick_tile(
     COMPUTE: tl.constexpr,
 ):
     """What was seen, with one more tile, of which all scores exist unless it is MASKED."""
-    call = chunk.call
-    start = (tl.zeros((), tl.int64) + tile) * (READ * LANES)
-    first = start + (tl.arange(0, LANES) + tile // chunk.chunks * TURN) % LANES
-    r = ()
-    for i in tl.static_range(READ):
-        index = first + i * LANES
-        inside = index < call.n if MASKED else None
-        r = r + (  # type: ignore[assignment]
-            scores_at(call, chunk.outer, chunk.inner, index, inside, LARGEST, COMPUTE),
-        )
+    r = _tile_scores(chunk, tile, MASKED, LARGEST, READ, LANES, COMPUTE)
     above, left_out, place, lowest, highest, sum_above, sum_below = quick
     of_above = tl.zeros((LANES,), COMPUTE)
     of_below = of_above

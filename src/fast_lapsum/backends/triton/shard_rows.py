@@ -66,9 +66,7 @@ class Shard:
             if drawn > size:
                 ordered = found.sort(-1, descending=True).values
                 self.nodes = found.new_empty((self.rows, size))
-                step = Step(
-                    pick_nodes, self.rows, (), {"LANES": vector(size)}, {"num_warps": 4}
-                )
+                step = Step(pick_nodes, self.rows, (), {"LANES": vector(size)}, {"num_warps": 4})
                 self._launch(step, ordered, self.nodes, drawn, size)
         return Sample(self.nodes, drawn, self.length)
 

@@ -169,9 +169,7 @@ def begin_rows(
     margin += DEVIATIONS.value * tl.sqrt(deviation)
     left, right = nothing - float("inf"), nothing + float("inf")
     low, high = band_of(curve, left, right, margin, asked.is_hard, BITS, BLOCK)
-    _write_state(
-        search, row, rows, cuts, left, right, low, high, left < right, CUT_LANES, BITS
-    )
+    _write_state(search, row, rows, cuts, left, right, low, high, left < right, CUT_LANES, BITS)
 
 
 @triton.jit
@@ -194,8 +192,17 @@ def _outer(messages, row, nearest, sums, end, otherwise, inverse, RANK_LANES: tl
 
 
 @triton.jit
-def _narrowed(messages, search, row, rows, cuts, remaining, asked, CUT_LANES: tl.constexpr,
-              BITS: tl.constexpr):  # fmt: skip
+def _narrowed(
+    messages,
+    search,
+    row,
+    rows,
+    cuts,
+    remaining,
+    asked,
+    CUT_LANES: tl.constexpr,
+    BITS: tl.constexpr,
+):
     """The bracket that the masses at the pivots leave."""
     number = tl.arange(0, CUT_LANES)
     count = 3 + cuts
@@ -357,9 +364,7 @@ def advance_rows(
             )
             count = messages.ranks * messages.size
             excess = counted - target_left
-            curve = _curve(
-                search, row, rows, count, above, above_sum, below, below_sum, excess
-            )
+            curve = _curve(search, row, rows, count, above, above_sum, below, below_sum, excess)
             under = add_up(curve, asked.inverse, BLOCK)
             is_one = high <= next_number(low, BITS)
             is_complete = (tl.max(inside, 0) <= messages.size) | is_one

@@ -6,6 +6,7 @@ See backends/torch/shard_steps.py, and shard_search.py for what is computed.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import triton.language as tl
@@ -73,7 +74,7 @@ class Steps:
         blocks = -(-count // _OWN)
         own = {"IS_SAMPLE": is_sample} | bits | {"OWN": _OWN, "OTHERS": _OTHERS}
         ordering = Step(order_nodes, rows.number * blocks, (), own, {"num_warps": 4})
-        each = {"SIZE_LANES": vector(size), "CUT_LANES": vector(self.sizes.pivots)}
+        each: dict[str, Any] = {"SIZE_LANES": vector(size), "CUT_LANES": vector(self.sizes.pivots)}
         kernel = begin_rows
         if not is_sample:
             each, kernel = each | {"RANK_LANES": vector(rows.ranks)}, advance_rows

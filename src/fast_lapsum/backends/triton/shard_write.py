@@ -159,6 +159,18 @@ def write_pieces(
 
 
 @triton.jit
+def _added(place, is_part, factor, is_live, OUTPUT: tl.constexpr):
+    """The sums of all programs, those of weights relative to one shift."""
+    total = ()
+    for i in tl.static_range(_count(OUTPUT, True)):
+        own = tl.load(place + 1 + i, mask=is_part, other=0.0)
+        if i < _weighted(OUTPUT, True):
+            own = own * factor
+        total = total + (tl.where(is_live, tl.sum(own, 0), 0.0),)  # type: ignore[assignment]
+    return total
+
+
+@triton.jit
 def _put(to, column, value):
     tl.store(to + column + tl.arange(0, 1), value)
 
@@ -192,12 +204,7 @@ def add_gradient_sums(
     is_live = ~(rows.is_limit | (rows.hi != rows.hi)) & (shift < float("inf"))
     factor = tl.where(shifts < float("inf"), tl.exp2(shift - shifts), 0.0)
     nothing = tl.zeros((1,), tl.float64)
-    total = ()
-    for i in tl.static_range(_count(OUTPUT, True)):
-        own = tl.load(place + 1 + i, mask=is_part, other=0.0)
-        if i < _weighted(OUTPUT, True):
-            own = own * factor
-        total = total + (tl.where(is_live, tl.sum(own, 0), 0.0),)  # type: ignore[assignment]
+    total = _added(place, is_part, factor, is_live, OUTPUT)
     to = sums + tl.program_id(0).to(tl.int64) * GRADIENT_COLUMNS
     _put(to, 0, tl.where(is_live, shift * LN2, float("inf")))
     _put(to, 1, total[0])
