@@ -47,15 +47,16 @@ class _Pieces:
     """How rows are cut into pieces, each of which a program reads part by part."""
 
     def __init__(self, n: int, width: int) -> None:
-        warps = 4 if n <= 4096 else 8
+        warps, of_thread = (4, 8) if n <= 4096 else (8, 16)
         lanes = 32 * warps
-        repeats = max(1, 8 // width)
+        repeats = max(1, of_thread // width)
         block = repeats * lanes * width
         self.parts = max(1, min(PIECE, n) // block)
         self.pieces = max(1, -(-n // (self.parts * block)))
         self.constants = {"PARTS": self.parts, "REPEATS": repeats, "LANES": lanes}
         self.constants |= {"WIDTH": width}
-        self.options = {"num_warps": warps}
+        # Four programs of eight warps are at work on a core: enough reads at a time.
+        self.options = {"num_warps": warps, "maxnreg": 64 if warps == 8 else None}
 
 
 def write(

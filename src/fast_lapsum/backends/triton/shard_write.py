@@ -20,8 +20,8 @@ from .backward import (
     _threshold_of,
     _weighted,
 )
-from .mask import _any_log, any_mask, hard_mask, soft_mask, ties_in
-from .numbers import LN2, smallest_normal
+from .mask import _any_log, any_mask, hard_mask, is_in_limit, soft_mask, ties_in
+from .numbers import LN2, any_row
 from .views import across, coordinates, exist, load_scores, part_indices, store_values
 
 #: Columns of the sums for gradients: see backends/shards.py.
@@ -98,6 +98,49 @@ def _earlier(counts, first, piece, PIECE_LANES: tl.constexpr):
     return tl.sum(before.to(tl.int64), 0).to(tl.float64) + tl.zeros((1,), tl.float64)
 
 
+@triton.jit
+def _write_parts(
+    call,
+    outer,
+    inner,
+    start,
+    out,
+    pair,
+    t,
+    KIND: tl.constexpr,
+    PARTS: tl.constexpr,
+    LARGEST: tl.constexpr,
+    REPEATS: tl.constexpr,
+    LANES: tl.constexpr,
+    WIDTH: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    """The parts of a piece. KIND is "hard", "log", or how a mask is taken.
+
+    That of a "soft" row is plain, and "any" row may be in the hard limit or without an answer. If
+    the threshold is "far" from most scores their masses are small and add up to the budget: every
+    digit counts. A hard pair is the boundary, and for how many that equal it there is room.
+    """
+    room = pair.lo
+    for part in range(PARTS):
+        index = part_indices(start, part, REPEATS, LANES, WIDTH)
+        inside = exist(index, call.n, WIDTH)
+        r = load_scores(call, outer, inner, index, inside, LARGEST, WIDTH, COMPUTE)
+        if KIND == "hard":
+            one = tl.full((1,), 1.0, tl.float64)
+            p, ties = hard_mask(r, one, pair.hi, room, COMPUTE)
+            room -= ties.to(tl.float64)
+        elif KIND == "log":
+            p = _any_log(r, pair, t, COMPUTE)
+        elif KIND == "any":
+            p = any_mask(r, pair.hi, pair.lo, t, COMPUTE)
+        elif KIND == "far":
+            p = soft_mask(r.to(tl.float64), pair.hi, pair.lo, t, tl.float64).to(COMPUTE)
+        else:
+            p = soft_mask(r, pair.hi, pair.lo, t, COMPUTE)
+        store_values(out, outer, inner, index, inside, p, WIDTH)
+
+
 @triton.jit(do_not_specialize=["row_count", "pieces"])
 def write_pieces(
     call,
@@ -123,39 +166,42 @@ def write_pieces(
     start = piece.to(tl.int64) * (PARTS * REPEATS * LANES * WIDTH)
     t = tl.load(found.temperature + row)
     hi, lo = tl.load(found.hi + row), tl.load(found.lo + row)
-    is_limit = (t < smallest_normal(COMPUTE)) | (hi == float("inf"))
-    is_any = is_limit | (hi != hi)
-    is_far = tl.load(found.is_far + row_number) != 0
-    boundary = tl.load(found.boundary + row).to(COMPUTE)
-    room = tl.load(found.quota + row)
     if OUTPUT == "hard":
+        boundary = tl.load(found.boundary + row).to(COMPUTE)
+        room = tl.load(found.quota + row)
         if _is_cut(found, row_number):
             room -= _earlier(counts, row_number * pieces, piece, PIECE_LANES)
-    for part in range(PARTS):
-        index = part_indices(start, part, REPEATS, LANES, WIDTH)
-        inside = exist(index, call.n, WIDTH)
-        r = load_scores(call, outer, inner, index, inside, LARGEST, WIDTH, COMPUTE)
-        if OUTPUT == "hard":
-            one = tl.full((1,), 1.0, tl.float64)
-            p, ties = hard_mask(r, one, boundary, room, COMPUTE)
-            room -= ties.to(tl.float64)
-            store_values(out, outer, inner, index, inside, p, WIDTH)
-        elif OUTPUT == "log":
-            is_spent = tl.load(found.is_used_up + row) != 0
-            share = tl.load(found.log_share + row).to(COMPUTE)
-            pair = Pair(hi.to(COMPUTE), lo.to(COMPUTE), is_spent, share)
-            p = _any_log(r, pair, t, COMPUTE)
-            store_values(out, outer, inner, index, inside, p, WIDTH)
+        pair = Pair(boundary, room, room > 0, boundary)
+        _write_parts(
+            *(call, outer, inner, start, out, pair, t, "hard", PARTS),
+            *(LARGEST, REPEATS, LANES, WIDTH, COMPUTE),
+        )
+    elif OUTPUT == "log":
+        is_spent = tl.load(found.is_used_up + row) != 0
+        share = tl.load(found.log_share + row).to(COMPUTE)
+        pair = Pair(hi.to(COMPUTE), lo.to(COMPUTE), is_spent, share)
+        _write_parts(
+            *(call, outer, inner, start, out, pair, t, "log", PARTS),
+            *(LARGEST, REPEATS, LANES, WIDTH, COMPUTE),
+        )
+    else:
+        narrow = Pair(hi.to(COMPUTE), lo.to(COMPUTE), hi != hi, hi)
+        wide = Pair(hi, lo, hi != hi, hi)
+        if any_row(is_in_limit(hi, t, COMPUTE) | (hi != hi)):
+            _write_parts(
+                *(call, outer, inner, start, out, narrow, t, "any", PARTS),
+                *(LARGEST, REPEATS, LANES, WIDTH, COMPUTE),
+            )
+        elif tl.load(found.is_far + row_number) != 0:
+            _write_parts(
+                *(call, outer, inner, start, out, wide, t, "far", PARTS),
+                *(LARGEST, REPEATS, LANES, WIDTH, COMPUTE),
+            )
         else:
-            if tl.max(is_any.to(tl.int32), 0) > 0:
-                p = any_mask(r, hi.to(COMPUTE), lo.to(COMPUTE), t, COMPUTE)
-                store_values(out, outer, inner, index, inside, p, WIDTH)
-            else:
-                if is_far:  # the masses are small and add up to the budget: every digit counts
-                    p = soft_mask(r.to(tl.float64), hi, lo, t, tl.float64).to(COMPUTE)
-                else:
-                    p = soft_mask(r, hi.to(COMPUTE), lo.to(COMPUTE), t, COMPUTE)
-                store_values(out, outer, inner, index, inside, p, WIDTH)
+            _write_parts(
+                *(call, outer, inner, start, out, narrow, t, "soft", PARTS),
+                *(LARGEST, REPEATS, LANES, WIDTH, COMPUTE),
+            )
 
 
 @triton.jit
