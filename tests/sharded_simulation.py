@@ -43,13 +43,13 @@ def find(
     temperatures = [case.temperature]
     if case.function == "hard":
         temperatures.append(torch.zeros_like(case.temperature))
-    searches = []
+    searches, is_plain = [], make is plain.Shard  # kernels take any temperature
     for rank in range(ranks):
         part = case.part(case.scores, rank, ranks)
         mask = None if case.mask is None else case.part(case.mask, rank, ranks)
         own = [
             search_of(
-                make(part, plain.Asked.of(case.k, t, kept).scale, mask, largest),
+                make(part, plain.Asked.of(case.k, t, kept).scale if is_plain else t, mask, largest),
                 *(case.k, t, rows, steps),
             )
             for t in temperatures

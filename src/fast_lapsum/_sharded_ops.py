@@ -72,7 +72,7 @@ def sharded_topk(
         rows = Rows(k.numel(), scores.dtype, ranks, scores.is_cpu, largest)
         searches = [
             search(
-                searching.Shard(scores, plain.Asked.of(k, one, kept).scale, mask, largest),
+                searching.Shard(scores, scale_of(searching, k, one, kept), mask, largest),
                 k,
                 one,
                 rows,
@@ -88,6 +88,13 @@ def sharded_topk(
     answers = answers_of(found, k, _collectives.rank_in(group), output == "hard")
     threshold = torch.stack((answers.hi, answers.lo), -1).reshape(*shape[:-1], 2).to(kept)
     return writing.write(scores, t, mask, answers, largest, output, out_dtype), threshold
+
+
+def scale_of(searching: Any, k: Tensor, temperature: Tensor, kept: torch.dtype) -> Tensor:
+    """Temperatures that can be divided by, unless a backend's kernels take any."""
+    if getattr(searching, "TAKES_ANY_TEMPERATURE", False):
+        return temperature
+    return plain.Asked.of(k, temperature, kept).scale
 
 
 def _exchange(searches: list[Any], group: str) -> list[Solved]:

@@ -32,7 +32,10 @@ def search(
     sizes = Sizes.of(rows.number, rows.ranks)
     step = steps(budget, temperature, rows, sizes)
     sample = shard.sample(sizes.sample)
-    gathered = yield pack(header(sample, budget, temperature, rows), sample.nodes)
+    message = sample.message
+    if message is None or rows.looks:
+        message = pack(header(sample, budget, temperature, rows), sample.nodes)
+    gathered = yield message
     if rows.looks:
         check_headers(gathered)
     step.begin(gathered)

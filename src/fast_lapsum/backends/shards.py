@@ -28,6 +28,8 @@ GRADIENT_COLUMNS = 7
 #: sample has quantiles, and what all ranks must have in common.
 LENGTH, DRAWN, DTYPE, ROWS, BUDGETS, TEMPERATURES = range(6)
 HEADER = 6
+#: What is added to a dtype's number (common.py) where the smallest scores are asked for.
+SMALLEST = 64
 
 #: Columns of a measurement. Sums are relative to the nearest score on their own side, which is
 #: infinite where there is none. Behind them come two columns for each pivot: how many finite scores
@@ -85,6 +87,7 @@ class Sample(NamedTuple):
     nodes: Tensor
     drawn: int  # of how many scores they are quantiles: as many as there are, or a random part
     length: int  # of this rank's part
+    message: Tensor | None = None  # as bytes behind the numbers before it, where the host looks not
 
 
 class Measured(NamedTuple):

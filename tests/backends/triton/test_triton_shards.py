@@ -18,10 +18,11 @@ pytest.importorskip("triton", reason="Triton is not installed")
 if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("`make test` interprets the kernels in another process", allow_module_level=True)
 
+from fast_lapsum._sharded_header import header
 from fast_lapsum._sharded_rounds import pack
 from fast_lapsum.backends import shards
 from fast_lapsum.backends.common import compute_dtype
-from fast_lapsum.backends.shards import COLUMNS, Rows, Sizes
+from fast_lapsum.backends.shards import COLUMNS, Rows, Sample, Sizes
 from fast_lapsum.backends.torch import shard_entry as plain
 from fast_lapsum.backends.torch.float_order import cuts, next_float
 from fast_lapsum.backends.triton import shard_entry, shard_plan, shard_results
@@ -155,12 +156,17 @@ def test_samples() -> None:
     """Short parts whole, in any order; of long ones quantiles, without a period's help."""
     rows = normal(2, 40, dtype=torch.float32)
     t = torch.ones(2, dtype=torch.float64)
-    nodes, drawn, length = make(rows, t, None, True).sample(64)
+    nodes, drawn, length, message = make(rows, t, None, True).sample(64)
+    call_of = Rows(2, torch.float32, RANKS, looks=False)
+    said = pack(header(Sample(nodes, drawn, length), t, t, call_of), nodes)
+    assert torch.equal(message, said)
     assert (drawn, length) == (40, 40)
     assert same_bits(nodes[:, :40].sort(-1).values, rows.sort(-1).values)
     assert nodes[:, 40:].isnan().all()
     long = torch.arange(3000.0).expand(2, 3000)
-    nodes, drawn, length = make(long, t, None, False).sample(64)
+    nodes, drawn, length, message = make(long, t, None, False).sample(64)
+    said = pack(header(Sample(nodes, drawn, length), t, t, call_of._replace(largest=False)), nodes)
+    assert torch.equal(message, said)
     assert (drawn, length) == (1024, 3000)
     places = -nodes[0].flip(0) / 3000
     assert (places.diff() < 0).all()

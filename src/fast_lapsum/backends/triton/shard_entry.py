@@ -4,4 +4,7 @@ from .shard_results import gradient_sums, write, write_gradient
 from .shard_rows import Shard
 from .shard_steps import Steps
 
-__all__ = ["Shard", "Steps", "gradient_sums", "write", "write_gradient"]
+#: Whether a Shard looks for itself what can be divided by.
+TAKES_ANY_TEMPERATURE = True
+
+__all__ = ["TAKES_ANY_TEMPERATURE", "Shard", "Steps", "gradient_sums", "write", "write_gradient"]

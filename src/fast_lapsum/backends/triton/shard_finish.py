@@ -27,6 +27,7 @@ from .shard_measure import (
     is_covered,
     load_sample,
     order_of,
+    scale_of,
 )
 from .shard_read import decay, nearest_sum
 
@@ -161,7 +162,7 @@ def finish_rows(
     if tl.load(band.is_open + row) != 0:
         low, high = tl.load(band.low + row), tl.load(band.high + row)
         after = tl.load(band.pivots + row * pivot_count + 1)
-        inverse = 1.4426950408889634 / tl.load(band.temperature + row)
+        inverse = 1.4426950408889634 / scale_of(band, row, COMPUTE)
         partials = kept.partials + row * chunks * FIELDS
         if not is_covered(kept, row, low, high):
             tl.debug_barrier()

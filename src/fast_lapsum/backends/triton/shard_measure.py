@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .numbers import _place_of, exponent_scale, largest_finite
+from .numbers import HOTTEST, _place_of, exponent_scale, largest_finite, smallest_normal
 from .shard_read import Chunk, count_of, decay, read_chunk, read_quickly, scores_at
 from .views import coordinates
 
@@ -67,6 +67,14 @@ class Bins(NamedTuple):
 def is_covered(kept, row, low, high):
     """Whether the band that was read last holds this one."""
     return (tl.load(kept.bands + 2 * row) <= low) & (high <= tl.load(kept.bands + 2 * row + 1))
+
+
+@triton.jit
+def scale_of(band, row, COMPUTE: tl.constexpr):
+    """A row's temperature, 1 where it has none that can be divided by."""
+    t = tl.load(band.temperature + row)
+    is_usable = (t >= smallest_normal(COMPUTE)) & (t <= largest_finite(COMPUTE) / HOTTEST)
+    return tl.where(is_usable, t, 1.0)
 
 
 @triton.jit
@@ -373,7 +381,7 @@ def measure_chunks(
         low = tl.maximum(tl.load(band.low + row).to(COMPUTE), -largest_finite(COMPUTE))
         high = tl.load(band.high + row).to(COMPUTE)
         after = tl.load(band.pivots + row * pivot_count + 1).to(COMPUTE)
-        t = tl.load(band.temperature + row)
+        t = scale_of(band, row, COMPUTE)
         sample = load_sample(kept, row, size, SIZE_LANES, COMPUTE)
         inverse = exponent_scale(t, COMPUTE)
         wide = exponent_scale(t, tl.float64)

@@ -101,7 +101,10 @@ def order_nodes(
 ):
     """Put OWN nodes of a row to their places among all."""
     row = (tl.program_id(0) // blocks).to(tl.int64)
-    if tl.load(search.is_open + row) != 0:
+    is_open = row >= 0
+    if not IS_SAMPLE:
+        is_open = tl.load(search.is_open + row) != 0
+    if is_open:
         count = messages.ranks * messages.size
         own = (tl.program_id(0) % blocks) * OWN + tl.arange(0, OWN)
         value, weight = nodes_of(

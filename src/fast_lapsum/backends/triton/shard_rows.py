@@ -14,9 +14,9 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from ..common import compute_dtype
+from ..common import DTYPES, compute_dtype
 from ..layout import groups
-from ..shards import COLUMNS, Measured, Sample
+from ..shards import COLUMNS, HEADER, SMALLEST, Measured, Sample
 from .device import on_device
 from .launch import _along, _rows
 from .shard_finish import finish_rows
@@ -42,7 +42,7 @@ class Shard:
         largest: bool,
         plan: ShardPlan | None = None,
     ) -> None:
-        """Scores [..., n]; temperatures [rows] are positive."""
+        """Scores [..., n]; temperatures [rows], 1 in the place of those that none can be."""
         self.scores, self.mask, self.largest = scores, mask, largest
         self.rows, self.length = temperature.numel(), scores.shape[-1]
         self.temperature = temperature.contiguous()
@@ -55,20 +55,24 @@ class Shard:
     def sample(self, size: int) -> Sample:
         """Quantiles of a random part of every row, of all of it where that is short."""
         drawn = sample_size(self.length, size)
-        width = max(drawn, size)
-        self.nodes = found = self.scores.new_empty((self.rows, width))
+        message, numbers, self.nodes = self._message(HEADER, self.rows * size)
+        self.nodes = found = self.nodes.view(self.rows, size)
+        if drawn > size:
+            found = self.scores.new_empty((self.rows, drawn))
+        width = found.shape[-1]
+        kind = DTYPES[self.scores.dtype] + (0 if self.largest else SMALLEST)
         constants = {"LARGEST": self.largest, "LANES": _SAMPLED, "COMPUTE": self._compute}
         with on_device(self.scores):
             for call, row_count, first in self._calls():
                 programs = row_count * -(-width // _SAMPLED)
                 step = Step(sample_rows, programs, (), constants, {"num_warps": 4})
-                self._launch(step, call, row_count, found[first:], drawn, width)
+                told = (found[first:], numbers, drawn, width, kind, self.rows)
+                self._launch(step, call, row_count, *told)
             if drawn > size:
-                ordered = found.sort(-1, descending=True).values
-                self.nodes = found.new_empty((self.rows, size))
+                found = found.sort(-1, descending=True).values
                 step = Step(pick_nodes, self.rows, (), {"LANES": vector(size)}, {"num_warps": 4})
-                self._launch(step, ordered, self.nodes, drawn, size)
-        return Sample(self.nodes, drawn, self.length)
+                self._launch(step, found, self.nodes, drawn, size)
+        return Sample(self.nodes, drawn, self.length, message)
 
     def measure(
         self, low: Tensor, high: Tensor, pivots: Tensor, size: int, is_open: Tensor
@@ -79,14 +83,8 @@ class Shard:
         """
         count, plan = pivots.shape[-1], self.plan
         width = COLUMNS + 2 * count
-        itemsize = self.scores.itemsize
-        # The message itself: numbers, and the nodes behind them.
-        split = self.rows * width * torch.float64.itemsize
-        message = torch.empty(
-            split + self.rows * size * itemsize, dtype=torch.uint8, device=self.scores.device
-        )
-        columns = message[:split].view(torch.float64).view(self.rows, width)
-        nodes = message[split:].view(self.scores.dtype).view(self.rows, size)
+        message, columns, nodes = self._message(self.rows * width, self.rows * size)
+        columns, nodes = columns.view(self.rows, width), nodes.view(self.rows, size)
         band = Band(low.contiguous(), high.contiguous(), pivots.contiguous(), is_open, low)
         band = band._replace(temperature=self.temperature)
         kept = self.kept = self.kept or self._keep(count, size)
@@ -107,6 +105,13 @@ class Shard:
             self._launch(step, band, kept, columns, nodes, *numbers)
         self.measured += 1
         return Measured(columns, nodes, message)
+
+    def _message(self, numbers: int, nodes: int) -> tuple[Tensor, Tensor, Tensor]:
+        """A message, and where in it numbers and nodes are, one behind the other."""
+        split = numbers * torch.float64.itemsize
+        size = split + nodes * self.scores.itemsize
+        message = torch.empty(size, dtype=torch.uint8, device=self.scores.device)
+        return message, message[:split].view(torch.float64), message[split:].view(self.scores.dtype)
 
     @property
     def _compute(self) -> tl.dtype:

@@ -9,13 +9,25 @@ from .shard_read import scores_at
 from .views import coordinates
 
 
-@triton.jit(do_not_specialize=["row_count", "drawn", "width"])
+@triton.jit
+def _store_header(header, length, drawn, kind, rows):
+    """The numbers before a sample, of which a GPU's are four: see backends/shards.py."""
+    number = tl.arange(0, 8)
+    value = tl.where(number == 0, length, tl.where(number == 1, drawn, 0)).to(tl.float64)
+    value = tl.where(number == 2, kind, tl.where(number == 3, rows, value))
+    tl.store(header + number, value, mask=number < 6)
+
+
+@triton.jit(do_not_specialize=["row_count", "drawn", "width", "kind", "rows"])
 def sample_rows(
     call,
     row_count,
     out,
+    header,
     drawn,
     width,
+    kind,
+    rows,
     LARGEST: tl.constexpr,
     LANES: tl.constexpr,
     COMPUTE: tl.constexpr,
@@ -39,6 +51,8 @@ def sample_rows(
     r = scores_at(call, outer, inner, index, is_drawn, LARGEST, COMPUTE)
     r = tl.where(is_drawn, r, float("nan"))
     tl.store(out + row * width + number, r.to(out.dtype.element_ty), mask=number < width)
+    if tl.program_id(0) == 0:
+        _store_header(header, n, drawn, kind, rows)
 
 
 @triton.jit(do_not_specialize=["drawn", "size"])

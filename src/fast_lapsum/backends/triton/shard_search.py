@@ -106,6 +106,18 @@ def _write_state(
     tl.store(search.pivots + row * (3 + cuts) + number, pivot, mask=number < 3 + cuts)
 
 
+@triton.jit
+def _store_solved(search, row, rows, hi, lo, log_share, is_used_up, wanted, valid, has_nan):
+    to = search.solved + row
+    tl.store(to, hi)
+    tl.store(to + rows, lo)
+    tl.store(to + 2 * rows, log_share)
+    tl.store(to + 3 * rows, is_used_up)
+    tl.store(to + 4 * rows, wanted)
+    tl.store(to + 5 * rows, valid)
+    tl.store(to + 6 * rows, has_nan)
+
+
 @triton.jit(do_not_specialize=["rows", "cuts"])
 def begin_rows(
     messages,
@@ -118,9 +130,11 @@ def begin_rows(
     BITS: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
-    """Where the samples of all ranks put the thresholds."""
+    """Where the samples of all ranks put the thresholds, of which nothing else is known yet."""
     row = tl.program_id(0).to(tl.int64)
     asked = _asked(search, row, COMPUTE)
+    unknown = tl.full((), float("nan"), tl.float64)
+    _store_solved(search, row, rows, unknown, unknown, unknown, unknown, unknown, unknown, unknown)
     number = tl.arange(0, SIZE_LANES)
     is_node = number < messages.size
     nothing = tl.zeros((), tl.float64)
@@ -128,6 +142,7 @@ def begin_rows(
     most, least = nothing - float("inf"), nothing + float("inf")
     for rank in range(messages.ranks):
         rank_number = tl.zeros((), tl.int64) + rank
+        tl.store(search.ties + rank_number * rows + row, nothing)
         length = tl.load(number_of(messages, rank_number, row, LENGTH))
         value, weight = nodes_of(
             messages, search, row, rows, rank_number, number, is_node, True, BITS
@@ -277,18 +292,6 @@ def _renormalised(place, offset, COMPUTE: tl.constexpr):
     rounded = tl.where(place + offset == place + offset, rounded, float("nan"))
     rounded = rounded.to(COMPUTE).to(tl.float64)
     return rounded, (place - rounded) + offset
-
-
-@triton.jit
-def _store_solved(search, row, rows, hi, lo, log_share, is_used_up, wanted, valid, has_nan):
-    to = search.solved + row
-    tl.store(to, hi)
-    tl.store(to + rows, lo)
-    tl.store(to + 2 * rows, log_share)
-    tl.store(to + 3 * rows, is_used_up)
-    tl.store(to + 4 * rows, wanted)
-    tl.store(to + 5 * rows, valid)
-    tl.store(to + 6 * rows, has_nan)
 
 
 @triton.jit(do_not_specialize=["rows", "cuts"])

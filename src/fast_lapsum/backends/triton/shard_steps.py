@@ -5,7 +5,6 @@ See backends/torch/shard_steps.py, and shard_search.py for what is computed.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -37,11 +36,10 @@ class Steps:
         self.rows, self.sizes = rows, sizes
         number, new = rows.number, budget.new_empty
         most = max(sizes.sample, sizes.nodes) * rows.ranks
-        self._fields = budget.new_full((len(_FIELDS), number), math.nan)
-        self._ties = budget.new_zeros((rows.ranks, number))
+        self._fields, self._ties = new((len(_FIELDS), number)), new((rows.ranks, number))
         self._search = Search(
             *(budget.contiguous(), temperature.contiguous(), new((4, number))),
-            budget.new_ones(number, dtype=torch.int32),
+            new((number,), dtype=torch.int32),
             *(new((number, sizes.pivots)), self._fields, self._ties, new((6, number, most))),
         )
         self.low, self.high = self._search.state[2], self._search.state[3]
