@@ -64,7 +64,7 @@ def call(
     """Outputs and gradients of all ranks, as `sharded_checks.py` wants them, and messages."""
     kept, largest = compute_dtype(case.scores.dtype), case.options.get("largest", True)
     found, messages = find(case, ranks, make, steps, looks)
-    t, output, grad = case.temperature, case.function, case.grad(ranks)
+    t, output, grad = case.temperature, case.function, case.grad(ranks).to(case.scores.device)
     given, sums, said = [], [], []
     for rank, solved in enumerate(found):
         part = case.part(case.scores, rank, ranks)

@@ -8,6 +8,7 @@ and the same threshold pairs. Both directions communicate inside of the operator
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -59,8 +60,30 @@ def sharded_topk(
     group: str,
 ) -> tuple[Tensor, Tensor]:
     """This rank's part of the output in ``out_dtype``, and threshold pairs [..., 2]."""
+    ranks, rank = _collectives.size_of(group), _collectives.rank_in(group)
+    return topk_of_rank(
+        *(scores, budget, budget_number, temperature, temperature_number, mask, largest, output),
+        *(out_dtype, ranks, rank, lambda message: _collectives.gather(message, group)),
+    )
+
+
+def topk_of_rank(
+    scores: Tensor,
+    budget: Tensor | None,
+    budget_number: float,
+    temperature: Tensor | None,
+    temperature_number: float,
+    mask: Tensor | None,
+    largest: bool,
+    output: str,
+    out_dtype: torch.dtype,
+    ranks: int,
+    rank: int,
+    gather: Callable[[Tensor], Tensor],
+) -> tuple[Tensor, Tensor]:
+    """The same of one of ``ranks``, which ``gather`` brings the messages of all, [ranks, m]."""
     shape, kept = scores.shape, compute_dtype(scores.dtype)
-    wide, ranks = row_dtype(scores), _collectives.size_of(group)
+    wide = row_dtype(scores)
     k = per_row_values(budget, budget_number, scores).reshape(-1).to(wide)
     t = per_row_values(temperature, temperature_number, scores).reshape(-1).to(wide)
     searching, writing = _entries(scores, output)
@@ -80,12 +103,12 @@ def sharded_topk(
             )
             for one in temperatures
         ]
-        found = _exchange(searches, group)
+        found = _exchange(searches, gather)
     else:
         found = [plain.unsolved(0, ranks, k)]
     if budget is None and scores.is_cpu:
         _check_budget_fits(found[0], budget_number, shape[:-1], largest)
-    answers = answers_of(found, k, _collectives.rank_in(group), output == "hard")
+    answers = answers_of(found, k, rank, output == "hard")
     threshold = torch.stack((answers.hi, answers.lo), -1).reshape(*shape[:-1], 2).to(kept)
     return writing.write(scores, t, mask, answers, largest, output, out_dtype), threshold
 
@@ -97,13 +120,13 @@ def scale_of(searching: Any, k: Tensor, temperature: Tensor, kept: torch.dtype) 
     return plain.Asked.of(k, temperature, kept).scale
 
 
-def _exchange(searches: list[Any], group: str) -> list[Solved]:
+def _exchange(searches: list[Any], gather: Callable[[Tensor], Tensor]) -> list[Solved]:
     """Searches to their end, one collective for each of their messages."""
     both = together(searches)
     message = next(both)
     while True:
         try:
-            message = both.send(_collectives.gather(message, group))
+            message = both.send(gather(message))
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]
 

@@ -124,7 +124,7 @@ def root_of(curve, under, t, inverse):
 
 
 @triton.jit
-def band_of(curve, left, right, margin, is_hard, BITS: tl.constexpr, BLOCK: tl.constexpr):
+def band_of(curve, left, right, margin, is_hard, NAME: tl.constexpr, BLOCK: tl.constexpr):
     """The nodes on either side of the threshold whose masses differ from it by the margin."""
     beyond = tl.zeros((), tl.int32)
     not_below = beyond
@@ -145,6 +145,6 @@ def band_of(curve, left, right, margin, is_hard, BITS: tl.constexpr, BLOCK: tl.c
     low = tl.where(has_low, node_at(curve, not_below), left)
     low, high = tl.maximum(low, left), tl.minimum(high, right)
     # Both ends are one score where many are tied: the threshold is there, or next to it.
-    high = tl.where(low < high, high, next_number(low, BITS))
+    high = tl.where(low < high, high, next_number(low, NAME))
     is_inside = high <= right
     return tl.where(is_inside, low, left), tl.where(is_inside, high, right)

@@ -60,12 +60,12 @@ def nodes_of(
     number,
     is_node,
     IS_SAMPLE: tl.constexpr,
-    BITS: tl.constexpr,
+    NAME: tl.constexpr,
 ):
     """Nodes and their weights, float64: how many scores each stands for, 0 where there is none."""
     place = messages.nodes + rank * messages.nodes_stride + row * messages.size + number
     value = tl.load(place, mask=is_node, other=float("nan"))
-    if BITS != "64":
+    if NAME != "float64":
         value = value.to(tl.float32)
     value = value.to(tl.float64)
     size = messages.size
@@ -78,7 +78,7 @@ def nodes_of(
         at = number_of(messages, rank, row, INSIDE_COUNT) + 0 * number
         count = tl.load(at, mask=is_node, other=0.0)
         low = tl.load(search.state + 2 * rows + row)
-        is_one = tl.load(search.state + 3 * rows + row) <= next_number(low, BITS)
+        is_one = tl.load(search.state + 3 * rows + row) <= next_number(low, NAME)
         weight = count / tl.minimum(tl.maximum(count, 1.0), size)
         weight = tl.where(value == value, weight, 0.0)
         # Scores that are all equal need no list: the first node stands for them.
@@ -95,7 +95,7 @@ def order_nodes(
     rows,
     blocks,
     IS_SAMPLE: tl.constexpr,
-    BITS: tl.constexpr,
+    NAME: tl.constexpr,
     OWN: tl.constexpr,
     OTHERS: tl.constexpr,
 ):
@@ -109,18 +109,18 @@ def order_nodes(
         own = (tl.program_id(0) % blocks) * OWN + tl.arange(0, OWN)
         value, weight = nodes_of(
             *(messages, search, row, rows, (own // messages.size).to(tl.int64)),
-            *(own % messages.size, own < count, IS_SAMPLE, BITS),
+            *(own % messages.size, own < count, IS_SAMPLE, NAME),
         )
         value = tl.where(weight > 0, value, float("-inf"))
         # Compared as what they are: a float64 takes twice as long.
-        COMPARED: tl.constexpr = tl.float64 if BITS == "64" else tl.float32
+        COMPARED: tl.constexpr = tl.float64 if NAME == "float64" else tl.float32
         own_value = value.to(COMPARED)[:, None]
         place = tl.zeros((OWN,), tl.int32)
         for start in range(0, count, OTHERS):
             other = start + tl.arange(0, OTHERS)
             one, one_weight = nodes_of(
                 *(messages, search, row, rows, (other // messages.size).to(tl.int64)),
-                *(other % messages.size, other < count, IS_SAMPLE, BITS),
+                *(other % messages.size, other < count, IS_SAMPLE, NAME),
             )
             one = tl.where(one_weight > 0, one, float("-inf")).to(COMPARED)[None, :]
             is_before = one > own_value

@@ -88,7 +88,7 @@ def _write_state(
     high,
     is_open,
     CUT_LANES: tl.constexpr,
-    BITS: tl.constexpr,
+    NAME: tl.constexpr,
 ):
     """Where the search goes on; rows that are done have an empty band."""
     low, high = tl.where(is_open, low, 0.0), tl.where(is_open, high, 0.0)
@@ -99,9 +99,9 @@ def _write_state(
     tl.store(search.is_open + row, is_open.to(tl.int32))
     number = tl.arange(0, CUT_LANES)
     index = tl.minimum(tl.maximum(number - 2, 1), cuts).to(tl.int64)
-    pivot = cuts_of(left, right, index, cuts, BITS)
+    pivot = cuts_of(left, right, index, cuts, NAME)
     pivot = tl.where(number == 0, low, pivot)
-    pivot = tl.where(number == 1, next_number(low, BITS), pivot)
+    pivot = tl.where(number == 1, next_number(low, NAME), pivot)
     pivot = tl.where(number == 2, high, pivot)
     tl.store(search.pivots + row * (3 + cuts) + number, pivot, mask=number < 3 + cuts)
 
@@ -127,7 +127,7 @@ def begin_rows(
     SIZE_LANES: tl.constexpr,
     CUT_LANES: tl.constexpr,
     BLOCK: tl.constexpr,
-    BITS: tl.constexpr,
+    NAME: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
     """Where the samples of all ranks put the thresholds, of which nothing else is known yet."""
@@ -145,7 +145,7 @@ def begin_rows(
         tl.store(search.ties + rank_number * rows + row, nothing)
         length = tl.load(number_of(messages, rank_number, row, LENGTH))
         value, weight = nodes_of(
-            messages, search, row, rows, rank_number, number, is_node, True, BITS
+            messages, search, row, rows, rank_number, number, is_node, True, NAME
         )
         per_node = length / tl.minimum(tl.maximum(length, 1.0), messages.size)
         is_infinite = (value == float("inf")).to(tl.int32)
@@ -169,7 +169,7 @@ def begin_rows(
         drawn = tl.load(number_of(messages, rank_number, row, DRAWN))
         if drawn < length:
             value, weight = nodes_of(
-                messages, search, row, rows, rank_number, number, is_node, True, BITS
+                messages, search, row, rows, rank_number, number, is_node, True, NAME
             )
             v = ((value - hi) - lo) * asked.inverse
             half = tl.exp2(-tl.abs(v)) / 2
@@ -183,8 +183,8 @@ def begin_rows(
             deviation += length * length / tl.maximum(drawn, 1.0) * (variance + 1 / length)
     margin += DEVIATIONS.value * tl.sqrt(deviation)
     left, right = nothing - float("inf"), nothing + float("inf")
-    low, high = band_of(curve, left, right, margin, asked.is_hard, BITS, BLOCK)
-    _write_state(search, row, rows, cuts, left, right, low, high, left < right, CUT_LANES, BITS)
+    low, high = band_of(curve, left, right, margin, asked.is_hard, NAME, BLOCK)
+    _write_state(search, row, rows, cuts, left, right, low, high, left < right, CUT_LANES, NAME)
 
 
 @triton.jit
@@ -216,7 +216,7 @@ def _narrowed(
     remaining,
     asked,
     CUT_LANES: tl.constexpr,
-    BITS: tl.constexpr,
+    NAME: tl.constexpr,
 ):
     """The bracket that the masses at the pivots leave."""
     number = tl.arange(0, CUT_LANES)
@@ -236,7 +236,7 @@ def _narrowed(
     left = tl.maximum(left, tl.load(search.state + row))
     right = tl.minimum(right, tl.load(search.state + rows + row))
     # Rounding may say two things of neighbours, and then the threshold is next to both.
-    return left, tl.where(left < right, right, next_number(left, BITS))
+    return left, tl.where(left < right, right, next_number(left, NAME))
 
 
 @triton.jit
@@ -250,7 +250,7 @@ def _hard_boundary(
     counted,
     SIZE_LANES: tl.constexpr,
     BLOCK: tl.constexpr,
-    BITS: tl.constexpr,
+    NAME: tl.constexpr,
 ):
     """In the hard limit: the first score up to which there are as many as its rank says.
 
@@ -276,7 +276,7 @@ def _hard_boundary(
     for rank in range(messages.ranks):
         value, weight = nodes_of(
             *(messages, search, row, rows, tl.zeros((), tl.int64) + rank, number),
-            *(number < messages.size, False, BITS),
+            *(number < messages.size, False, NAME),
         )
         ties = tl.sum(tl.where(value == boundary, weight, 0.0), 0)
         tl.store(search.ties + (tl.zeros((), tl.int64) + rank) * rows + row, ties)
@@ -304,7 +304,7 @@ def advance_rows(
     CUT_LANES: tl.constexpr,
     RANK_LANES: tl.constexpr,
     BLOCK: tl.constexpr,
-    BITS: tl.constexpr,
+    NAME: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
     """The thresholds of rows that these measurements decide, and where the others' may be."""
@@ -324,7 +324,7 @@ def advance_rows(
         least, most = _finite_or_zero(least), _finite_or_zero(most)
         target_left = asked.target - infinite
         left, right = _narrowed(
-            messages, search, row, rows, cuts, target_left, asked, CUT_LANES, BITS
+            messages, search, row, rows, cuts, target_left, asked, CUT_LANES, NAME
         )
         # Rows that counts and ends decide.
         budget, finite = asked.budget, valid - infinite
@@ -356,7 +356,7 @@ def advance_rows(
                 mask=rank < messages.ranks,
             )
             _write_state(
-                search, row, rows, cuts, left, right, low, high, low != low, CUT_LANES, BITS
+                search, row, rows, cuts, left, right, low, high, low != low, CUT_LANES, NAME
             )
         else:
             above, above_sum = _outer(
@@ -369,14 +369,14 @@ def advance_rows(
             excess = counted - target_left
             curve = _curve(search, row, rows, count, above, above_sum, below, below_sum, excess)
             under = add_up(curve, asked.inverse, BLOCK)
-            is_one = high <= next_number(low, BITS)
+            is_one = high <= next_number(low, NAME)
             is_complete = (tl.max(inside, 0) <= messages.size) | is_one
             is_solved = is_complete & (left >= low) & (right <= high)
             if is_solved:
                 if asked.is_hard:
                     hi, part, tied = _hard_boundary(
                         *(messages, search, row, rows, curve, asked, counted + infinite),
-                        *(SIZE_LANES, BLOCK, BITS),
+                        *(SIZE_LANES, BLOCK, NAME),
                     )
                     lo = part / tied
                     log_share = log_quotient(part, tied, tl.float64)
@@ -387,7 +387,7 @@ def advance_rows(
                 none = 0.0 * valid
                 _store_solved(search, row, rows, hi, lo, log_share, none, part, valid, none)
                 _write_state(
-                    search, row, rows, cuts, left, right, low, high, low != low, CUT_LANES, BITS
+                    search, row, rows, cuts, left, right, low, high, low != low, CUT_LANES, NAME
                 )
             else:
                 # Scores for which others stand are between the first and the last of them.
@@ -399,10 +399,10 @@ def advance_rows(
                     if own > messages.size:
                         value, _ = nodes_of(
                             *(messages, search, row, rows, rank_number, number),
-                            *(number < messages.size, False, BITS),
+                            *(number < messages.size, False, NAME),
                         )
                         margin += own / messages.size * _variation(value, asked)
-                low, high = band_of(curve, left, right, margin, asked.is_hard, BITS, BLOCK)
+                low, high = band_of(curve, left, right, margin, asked.is_hard, NAME, BLOCK)
                 _write_state(
-                    search, row, rows, cuts, left, right, low, high, low <= high, CUT_LANES, BITS
+                    search, row, rows, cuts, left, right, low, high, low <= high, CUT_LANES, NAME
                 )

@@ -22,7 +22,6 @@ from .steps import Step
 
 #: Fields of Solved but the ties, in the order of shard_search.py.
 _FIELDS = ("hi", "lo", "log_share", "is_used_up", "wanted_ties", "valid_count", "has_nan")
-_BITS = {torch.float64: "64", torch.float32: "32", torch.float16: "16", torch.bfloat16: "bf"}
 #: Nodes whose places a program counts, and those that it counts at a time; nodes that are added up
 #: at a time.
 _OWN, _OTHERS, _BLOCK = 32, 128, 1024
@@ -68,15 +67,15 @@ class Steps:
         said = Messages(
             *(numbers, numbers.stride(0), columns, nodes, nodes.stride(0), size, rows.ranks)
         )
-        bits = {"BITS": _BITS[rows.dtype]}
+        named = {"NAME": str(rows.dtype).removeprefix("torch.")}
         blocks = -(-count // _OWN)
-        own = {"IS_SAMPLE": is_sample} | bits | {"OWN": _OWN, "OTHERS": _OTHERS}
+        own = {"IS_SAMPLE": is_sample} | named | {"OWN": _OWN, "OTHERS": _OTHERS}
         ordering = Step(order_nodes, rows.number * blocks, (), own, {"num_warps": 4})
         each: dict[str, Any] = {"SIZE_LANES": vector(size), "CUT_LANES": vector(self.sizes.pivots)}
         kernel = begin_rows
         if not is_sample:
             each, kernel = each | {"RANK_LANES": vector(rows.ranks)}, advance_rows
-        each |= {"BLOCK": min(_BLOCK, vector(count))} | bits
+        each |= {"BLOCK": min(_BLOCK, vector(count))} | named
         wide = compute_dtype(rows.dtype) == torch.float64
         each |= {"COMPUTE": tl.float64 if wide else tl.float32}
         step = Step(kernel, rows.number, (), each, {"num_warps": 8})
