@@ -93,20 +93,17 @@ def test_a_call_has_few_launches(launches: list[Recorded]) -> None:
 
 
 def test_kernels_of_masks_compile(launches: list[Recorded]) -> None:
-    _call(torch.float32, 1_000_000, 1, ("mask",))
-    for launched in launches:
-        if launched[0].__name__ != "sums_backward":
-            compiled(launched)
-
-
-def test_a_reading_leaves_room_for_two_programs(launches: list[Recorded]) -> None:
-    """Those of a long row are all at work at once: no number is in memory that a loop needs."""
+    """Two programs that read are at work on a core: 64 registers a thread, little shared memory."""
     assert shard_plan(125_000_000, 1).chunks == 256
-    _call(torch.float32, 125_000, 1, ())
-    (reading,) = [x for x in launches if x[0].__name__ == "measure_chunks"]
-    found = build(source_of(reading), reading, 90)
-    assert found.metadata.num_warps == 16
-    assert found.metadata.shared <= 100 << 10
+    _call(torch.float32, 125_000, 1, ("mask",))
+    for launched in launches:
+        name = launched[0].__name__
+        if name == "sums_backward":  # compiled elsewhere
+            continue
+        found = build(source_of(launched), launched, 90)
+        if name == "measure_chunks":
+            assert (found.metadata.num_warps, found.metadata.maxnreg) == (16, 64)
+            assert found.metadata.shared <= 16 << 10
 
 
 @pytest.mark.slow

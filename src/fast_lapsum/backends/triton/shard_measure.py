@@ -385,15 +385,17 @@ def measure_chunks(
         sample = load_sample(kept, row, size, SIZE_LANES, COMPUTE)
         inverse = exponent_scale(t, COMPUTE)
         wide = exponent_scale(t, tl.float64)
+        counts_only = tl.load(band.temperature + row) < smallest_normal(COMPUTE)
         is_far = low != low
         if COMPUTE == tl.float32:
-            is_far = _is_far(sample, low, high, inverse)
+            is_far = _is_far(sample, low, high, inverse) & ~counts_only
         if not is_covered(kept, row, tl.load(band.low + row), tl.load(band.high + row)):
             # A band of one number needs no lists.
             keeps, reads = high > after, is_far
             if not is_far:
                 reads = read_quickly(
-                    *(chunk, low, high, inverse, keeps, LARGEST, READ, LANES, DEPTH, COMPUTE)
+                    *(chunk, low, high, inverse, keeps, counts_only),
+                    *(LARGEST, READ, LANES, DEPTH, COMPUTE),
                 )
             if reads:
                 tl.debug_barrier()

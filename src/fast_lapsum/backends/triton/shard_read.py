@@ -244,13 +244,17 @@ def read_quickly(
     high,
     inverse,
     keeps,
+    counts_only,
     LARGEST: tl.constexpr,
     READ: tl.constexpr,
     LANES: tl.constexpr,
     DEPTH: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
-    """Read a chunk as :func:`read_chunk` does; returned is whether that has to do it again."""
+    """Read a chunk as :func:`read_chunk` does; returned is whether that has to do it again.
+
+    Not so because of its sums where a row is searched by ``counts_only``.
+    """
     lane = tl.arange(0, LANES)
     none = tl.zeros((LANES,), tl.int32)
     end = tl.full((LANES,), float("inf"), COMPUTE)
@@ -278,7 +282,8 @@ def read_quickly(
     sum_above, sum_below = tl.sum(quick.sum_above, 0), tl.sum(quick.sum_below, 0)
     highest = tl.max(quick.highest, 0)
     is_sound = (sum_above >= 0) & (sum_below >= 0) & (highest < float("inf"))
-    is_sound &= ((above == 0) | (sum_above >= WHOLE)) & ((below == 0) | (sum_below >= WHOLE))
+    is_whole = ((above == 0) | (sum_above >= WHOLE)) & ((below == 0) | (sum_below >= WHOLE))
+    is_sound &= is_whole | counts_only
     to = chunk.partial
     tl.store(to + NANS, 0.0)
     tl.store(to + INFINITE, 0.0)

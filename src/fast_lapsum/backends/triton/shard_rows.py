@@ -93,7 +93,9 @@ class Shard:
         each |= {"COMPUTE": self._compute}
         own = {"LARGEST": self.largest, "READ": plan.read, "LANES": plan.lanes}
         own |= {"DEPTH": plan.depth}
-        options = {"num_warps": plan.warps, "maxnreg": 64 if plan.warps > 8 else None}
+        # Threads decide by sums that all have to the last bit: see config.TilePlan.may_fuse.
+        alike = {"enable_fp_fusion": False}
+        options = {"num_warps": plan.warps, "maxnreg": 64 if plan.warps > 8 else None, **alike}
         with on_device(self.scores):
             for call, row_count, first in self._calls():
                 own_band = Band(*(x[first:] for x in band))
@@ -101,7 +103,7 @@ class Shard:
                 step = Step(measure_chunks, row_count * plan.chunks, (), own | each, options)
                 self._launch(step, call, row_count, own_band, own_kept, *numbers)
             finish = each | {"CHUNK_LANES": vector(plan.chunks)}
-            step = Step(finish_rows, self.rows, (), finish, {"num_warps": 4})
+            step = Step(finish_rows, self.rows, (), finish, {"num_warps": 4, **alike})
             self._launch(step, band, kept, columns, nodes, *numbers)
         self.measured += 1
         return Measured(columns, nodes, message)

@@ -181,7 +181,7 @@ def begin_rows(
             mean = tl.sum(p, 0) / known
             variance = tl.maximum(tl.sum(p * p, 0) / known - mean * mean, 0.0)
             deviation += length * length / tl.maximum(drawn, 1.0) * (variance + 1 / length)
-    margin += DEVIATIONS.value * tl.sqrt(deviation)
+    margin += tl.sqrt(deviation) * DEVIATIONS
     left, right = nothing - float("inf"), nothing + float("inf")
     low, high = band_of(curve, left, right, margin, asked.is_hard, NAME, BLOCK)
     _write_state(search, row, rows, cuts, left, right, low, high, left < right, CUT_LANES, NAME)

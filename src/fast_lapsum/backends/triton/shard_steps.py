@@ -25,6 +25,8 @@ _FIELDS = ("hi", "lo", "log_share", "is_used_up", "wanted_ties", "valid_count", 
 #: Nodes whose places a program counts, and those that it counts at a time; nodes that are added up
 #: at a time.
 _OWN, _OTHERS, _BLOCK = 32, 128, 1024
+#: Threads decide by sums that all have to the last bit: see config.TilePlan.may_fuse.
+_OPTIONS = {"enable_fp_fusion": False}
 
 
 class Steps:
@@ -70,7 +72,7 @@ class Steps:
         named = {"NAME": str(rows.dtype).removeprefix("torch.")}
         blocks = -(-count // _OWN)
         own = {"IS_SAMPLE": is_sample} | named | {"OWN": _OWN, "OTHERS": _OTHERS}
-        ordering = Step(order_nodes, rows.number * blocks, (), own, {"num_warps": 4})
+        ordering = Step(order_nodes, rows.number * blocks, (), own, {"num_warps": 4, **_OPTIONS})
         each: dict[str, Any] = {"SIZE_LANES": vector(size), "CUT_LANES": vector(self.sizes.pivots)}
         kernel = begin_rows
         if not is_sample:
@@ -78,7 +80,7 @@ class Steps:
         each |= {"BLOCK": min(_BLOCK, vector(count))} | named
         wide = compute_dtype(rows.dtype) == torch.float64
         each |= {"COMPUTE": tl.float64 if wide else tl.float32}
-        step = Step(kernel, rows.number, (), each, {"num_warps": 8})
+        step = Step(kernel, rows.number, (), each, {"num_warps": 8, **_OPTIONS})
         with on_device(gathered):
             lead = (said, self._search, rows.number)
             launch_steps(gathered.device, [ordering], (*lead, blocks))
