@@ -267,7 +267,7 @@ def _alike(case: Case) -> None:
             torch.testing.assert_close(x, y, rtol=1e-13, atol=0, equal_nan=True)
 
 
-@pytest.mark.parametrize("number", [3, 6, 13])
+@pytest.mark.parametrize("number", [3, 13])
 def test_steps_are_those_of_plain_torch(number: int) -> None:
     case = list(corner_cases())[number]
     _alike(some(case, number % 13, 13))
@@ -275,8 +275,7 @@ def test_steps_are_those_of_plain_torch(number: int) -> None:
 
 def test_steps_of_longer_rows() -> None:
     cases = list(_distributions(3000))
-    for place in (0, 5):
-        _alike(some(cases[place], 2, 8))
+    _alike(some(cases[5], 2, 8))
 
 
 def test_messages_need_not_be_aligned() -> None:
@@ -299,8 +298,8 @@ def test_messages_need_not_be_aligned() -> None:
 
 def test_bits_repeat_and_do_not_depend_on_neighbours() -> None:
     case = Case(
-        *("bits", "mask", normal(3, 300, dtype=torch.float32), torch.tensor([9.0, 77.5, 250.0])),
-        *(torch.tensor([0.01, 0.3, 2.0]).double(), "uneven"),
+        *("bits", "mask", normal(2, 200, dtype=torch.float32), torch.tensor([9.0, 77.5])),
+        *(torch.tensor([0.01, 0.3]).double(), "uneven"),
     )
     case = case._replace(k=case.k.double())
     first, again = (call(case, RANKS, make, shard_entry.Steps, shard_entry)[0] for _ in range(2))
