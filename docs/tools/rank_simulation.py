@@ -60,7 +60,7 @@ class AllRanks:
     def measure(self, *given: Any) -> Measured:
         """The same for a measurement."""
         found = [part.measure(*given) for part in self.parts]
-        self.said = [pack(*one) for one in found]
+        self.said = [pack(one.columns, one.nodes) for one in found]
         return found[0]  # type: ignore[no-any-return]
 
 

@@ -13,16 +13,14 @@ import torch
 from torch import Tensor
 
 from .backends.common import DTYPES
-from .backends.shards import BUDGETS, DTYPE, HEADER, ROWS, TEMPERATURES, Rows, Sample
+from .backends.shards import BUDGETS, DTYPE, HEADER, ROWS, SMALLEST, TEMPERATURES, Rows, Sample
 
-#: What is added to a dtype's number where the smallest scores are asked for.
-_SMALLEST = 64
 _CODES = {code: str(dtype).removeprefix("torch.") for dtype, code in DTYPES.items()}
 
 
 def header(sample: Sample, budget: Tensor, temperature: Tensor, rows: Rows) -> Tensor:
     """The numbers before a sample, in the order of shards.py."""
-    side = 0 if rows.largest else _SMALLEST
+    side = 0 if rows.largest else SMALLEST
     own = (sample.length, sample.drawn, DTYPES[rows.dtype] + side, rows.number)
     # Filled in one by one: a list would be copied from the host.
     numbers = [budget.new_full((1,), number) for number in own]
@@ -37,7 +35,7 @@ def check_headers(gathered: Tensor) -> None:
     """Raise where the first messages [ranks, m] are not of one call."""
     said = gathered[:, : HEADER * torch.float64.itemsize].flatten().clone()
     found = said.view(torch.float64).view(-1, HEADER).tolist()
-    raise_for_difference("largest", [str(one[DTYPE] < _SMALLEST) for one in found])
+    raise_for_difference("largest", [str(one[DTYPE] < SMALLEST) for one in found])
     raise_for_difference("dtype of scores", [name_of_dtype(one[DTYPE]) for one in found])
     raise_for_difference("number of rows", [f"{one[ROWS]:.17g}" for one in found])
     for column, name in ((BUDGETS, "k"), (TEMPERATURES, "temperature")):
@@ -60,7 +58,7 @@ def _digest(values: Tensor) -> Tensor:
 
 def name_of_dtype(code: float) -> str:
     """A dtype of scores by its number; a rank of another call may have sent anything."""
-    whole = code % _SMALLEST
+    whole = code % SMALLEST
     return _CODES.get(int(whole), f"number {code}") if whole == whole // 1 else f"number {code}"
 
 

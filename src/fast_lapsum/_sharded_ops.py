@@ -8,6 +8,7 @@ and the same threshold pairs. Both directions communicate inside of the operator
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -33,7 +34,7 @@ SHARDED_TOPK_BACKWARD = (
 #: The mean of p at which the mean of |u| is 3, if the threshold is outside of all scores.
 FAR = math.exp(-3) / 2
 #: Backends with kernels of their own, and what they write. Plain torch does the rest.
-_OWN = {"cpu": ("mask", "hard")}
+_OWN = {"cpu": ("mask", "hard"), "triton": ("mask", "hard", "log", "threshold")}
 
 
 def _entries(scores: Tensor, output: str, grad: Tensor | None = None) -> tuple[Any, Any]:
@@ -59,8 +60,30 @@ def sharded_topk(
     group: str,
 ) -> tuple[Tensor, Tensor]:
     """This rank's part of the output in ``out_dtype``, and threshold pairs [..., 2]."""
+    ranks, rank = _collectives.size_of(group), _collectives.rank_in(group)
+    return topk_of_rank(
+        *(scores, budget, budget_number, temperature, temperature_number, mask, largest, output),
+        *(out_dtype, ranks, rank, lambda message: _collectives.gather(message, group)),
+    )
+
+
+def topk_of_rank(
+    scores: Tensor,
+    budget: Tensor | None,
+    budget_number: float,
+    temperature: Tensor | None,
+    temperature_number: float,
+    mask: Tensor | None,
+    largest: bool,
+    output: str,
+    out_dtype: torch.dtype,
+    ranks: int,
+    rank: int,
+    gather: Callable[[Tensor], Tensor],
+) -> tuple[Tensor, Tensor]:
+    """The same of one of ``ranks``, which ``gather`` brings the messages of all, [ranks, m]."""
     shape, kept = scores.shape, compute_dtype(scores.dtype)
-    wide, ranks = row_dtype(scores), _collectives.size_of(group)
+    wide = row_dtype(scores)
     k = per_row_values(budget, budget_number, scores).reshape(-1).to(wide)
     t = per_row_values(temperature, temperature_number, scores).reshape(-1).to(wide)
     searching, writing = _entries(scores, output)
@@ -72,7 +95,7 @@ def sharded_topk(
         rows = Rows(k.numel(), scores.dtype, ranks, scores.is_cpu, largest)
         searches = [
             search(
-                searching.Shard(scores, plain.Asked.of(k, one, kept).scale, mask, largest),
+                searching.Shard(scores, scale_of(searching, k, one, kept), mask, largest),
                 k,
                 one,
                 rows,
@@ -80,23 +103,30 @@ def sharded_topk(
             )
             for one in temperatures
         ]
-        found = _exchange(searches, group)
+        found = _exchange(searches, gather)
     else:
         found = [plain.unsolved(0, ranks, k)]
     if budget is None and scores.is_cpu:
         _check_budget_fits(found[0], budget_number, shape[:-1], largest)
-    answers = answers_of(found, k, _collectives.rank_in(group), output == "hard")
+    answers = answers_of(found, k, rank, output == "hard")
     threshold = torch.stack((answers.hi, answers.lo), -1).reshape(*shape[:-1], 2).to(kept)
     return writing.write(scores, t, mask, answers, largest, output, out_dtype), threshold
 
 
-def _exchange(searches: list[Any], group: str) -> list[Solved]:
+def scale_of(searching: Any, k: Tensor, temperature: Tensor, kept: torch.dtype) -> Tensor:
+    """Temperatures that can be divided by, unless a backend's kernels take any."""
+    if getattr(searching, "TAKES_ANY_TEMPERATURE", False):
+        return temperature
+    return plain.Asked.of(k, temperature, kept).scale
+
+
+def _exchange(searches: list[Any], gather: Callable[[Tensor], Tensor]) -> list[Solved]:
     """Searches to their end, one collective for each of their messages."""
     both = together(searches)
     message = next(both)
     while True:
         try:
-            message = both.send(_collectives.gather(message, group))
+            message = both.send(gather(message))
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]
 
@@ -113,7 +143,8 @@ def answers_of(found: list[Solved], k: Tensor, rank: int, is_hard: bool) -> Answ
         hi, lo, boundary = (torch.where(is_whole, x, math.nan) for x in (hi, lo, boundary))
     # If b is outside of most scores, their masses are small and add up to the budget.
     is_far = torch.minimum(k, soft.valid_count - k) < FAR * soft.valid_count
-    return Answers(hi, lo, soft.log_share, soft.is_used_up > 0, boundary, quota, is_far)
+    share, is_used_up = soft.log_share, soft.is_used_up > 0
+    return Answers(hi, lo, share, is_used_up, boundary, quota, is_far, limit.ties[rank])
 
 
 def _check_budget_fits(solved: Solved, k: float, rows_shape: torch.Size, largest: bool) -> None:

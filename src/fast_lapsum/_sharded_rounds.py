@@ -32,13 +32,17 @@ def search(
     sizes = Sizes.of(rows.number, rows.ranks)
     step = steps(budget, temperature, rows, sizes)
     sample = shard.sample(sizes.sample)
-    gathered = yield pack(header(sample, budget, temperature, rows), sample.nodes)
+    message = sample.message
+    if message is None or rows.looks:
+        message = pack(header(sample, budget, temperature, rows), sample.nodes)
+    gathered = yield message
     if rows.looks:
         check_headers(gathered)
     step.begin(gathered)
     for _ in range(sizes.most_rounds(rows.dtype)):
         measured = shard.measure(step.low, step.high, step.pivots, sizes.nodes, step.is_open)
-        if step.advance((yield pack(*measured))):
+        message = measured.message
+        if step.advance((yield pack(*measured[:2]) if message is None else message)):
             break
     return step.solved  # type: ignore[no-any-return]
 
@@ -48,7 +52,8 @@ def together(searches: Sequence[Search]) -> Generator[Tensor, Tensor, list[Solve
     found: dict[int, Solved] = {}
     said = {number: next(one) for number, one in enumerate(searches)}
     while said:
-        gathered = yield torch.cat(list(said.values()))
+        every = list(said.values())
+        gathered = yield torch.cat(every) if len(every) > 1 else every[0]
         parts = torch.split(gathered, [one.numel() for one in said.values()], -1)
         said_next = {}
         for number, part in zip(said, parts, strict=True):

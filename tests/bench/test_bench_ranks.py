@@ -9,7 +9,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from fast_lapsum.bench import rank_process, ranks
+from fast_lapsum.bench import rank_local, rank_process, ranks
 from fast_lapsum.bench.parity import ParityError
 from fast_lapsum.cli import app
 from ranks import NEEDS_GLOO
@@ -47,3 +47,20 @@ def test_what_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     record = ranks.run(repeats=1, quick=True)
     assert record["cases"][0]["failed"] == "ParityError: the mask of a rank is off by 1"
     assert all(line["met"] is None for line in record["cases"][0]["lines"])
+
+
+def test_the_work_of_one_rank() -> None:
+    """Timed eagerly where there is no graph; its mask is that of its scores alone."""
+    ((case, limits),) = rank_local.cases_of(quick=True)
+    found = rank_local.measure(case, 3, torch.device("cpu"))
+    assert {limits[0].call, limits[0].base} == set(found) == {rank_local.ALONE, rank_local.OF_RANK}
+    assert all(timing["p20"] > 0 for timing in found.values())
+    full = [case for case, _ in rank_local.cases_of(quick=False)]
+    assert full[0].ranks * full[0].scores == 10**9
+    assert len({case.name for case in full}) == len(full)
+
+
+def test_a_rank_whose_mask_is_off_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rank_local, "soft_topk", lambda scores, k, t: scores)
+    with pytest.raises(ParityError, match="the mask of a rank is off by"):
+        rank_local.measure(rank_local.LocalCase(2, 1, 100), 1, torch.device("cpu"))

@@ -28,6 +28,8 @@ GRADIENT_COLUMNS = 7
 #: sample has quantiles, and what all ranks must have in common.
 LENGTH, DRAWN, DTYPE, ROWS, BUDGETS, TEMPERATURES = range(6)
 HEADER = 6
+#: What is added to a dtype's number (common.py) where the smallest scores are asked for.
+SMALLEST = 64
 
 #: Columns of a measurement. Sums are relative to the nearest score on their own side, which is
 #: infinite where there is none. Behind them come two columns for each pivot: how many finite scores
@@ -85,6 +87,7 @@ class Sample(NamedTuple):
     nodes: Tensor
     drawn: int  # of how many scores they are quantiles: as many as there are, or a random part
     length: int  # of this rank's part
+    message: Tensor | None = None  # as bytes behind the numbers before it, where the host looks not
 
 
 class Measured(NamedTuple):
@@ -92,6 +95,7 @@ class Measured(NamedTuple):
 
     columns: Tensor
     nodes: Tensor
+    message: Tensor | None = None  # both as bytes, one behind the other, where they lie so
 
 
 class Solved(NamedTuple):
@@ -117,6 +121,7 @@ class Answers(NamedTuple):
     boundary: Tensor  # of the hard mask: the last score that is selected; NaN without an answer
     quota: Tensor  # how many of this rank's scores that are tied with it
     is_far: Tensor  # the mass may lie many temperatures from the threshold: every digit counts
+    ties: Tensor  # how many of this rank's scores are tied with the boundary
 
 
 class Totals(NamedTuple):

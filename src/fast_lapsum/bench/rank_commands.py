@@ -22,10 +22,13 @@ errors = Console(stderr=True)
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command(name="ranks", epilog="Example: fast-lapsum bench ranks --repeats 30")(bench_ranks)
+    app.command(name="ranks", epilog="Example: fast-lapsum bench ranks --device cpu --repeats 30")(
+        bench_ranks
+    )
 
 
 def bench_ranks(
+    device: options.Device = None,
     repeats: Annotated[
         int,
         typer.Option(
@@ -35,7 +38,7 @@ def bench_ranks(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="The results file (JSON); results/cpu/ranks.json if not given, in results-quick"
+            help="The results file (JSON); results/DEVICE/ranks.json if not given, in results-quick"
             " with --quick.",
             dir_okay=False,
         ),
@@ -47,12 +50,15 @@ def bench_ranks(
     """Time one budget over several processes (gloo) beside one process with all of the scores.
 
     The processes share this machine's processors, and take turns with the one. Says wall and CPU
-    time, and which limits hold. Masks are first checked: what is wrong is not timed, and the exit
-    code is 1.
+    time, and which limits hold. On a GPU it is the work of one rank beside a call on its scores
+    alone, without a network. Masks are first checked: what is wrong is not timed, and the exit code
+    is 1.
     """
-    path = out or options.results_folder(quick=quick) / "cpu" / "ranks.json"
+    chosen = options.device(device)
+    path = out or options.results_folder(quick=quick) / chosen.type / "ranks.json"
     with PartsDisplay(console) as display:
         record = ranks.run(
+            device=chosen,
             repeats=repeats,
             quick=quick,
             report=display.step,

@@ -3,6 +3,8 @@
 The processes share the processors: each has its part of the threads. A call over ranks takes as
 long as the slowest of them. CPU time is that of all processes together, which other programs on the
 machine hardly change.
+
+On a GPU it is the work of one rank alone, as if the others had said what it says (rank_local.py).
 """
 
 from __future__ import annotations
@@ -18,21 +20,30 @@ from typing import Any
 import torch
 from torch.multiprocessing.spawn import start_processes
 
-from . import environment, sources
+from . import environment, rank_local, sources
 from .functions import FunctionCase, Limit, Report, lines
 from .gpu_timing import describe, one_line
+from .rank_local import LocalCase
 from .rank_process import ALONE, BOTH, SPREAD, TEMPERATURE, RankCase, work
 from .timing import summary
 
 ALONE_CPU, SPREAD_CPU = "one process, CPU time", "ranks, CPU time of all"
 RANK_CPU = "ranks, CPU time of each"
+SECONDS = (
+    "per call, percentiles 20, 50 and 80: wall time of the slowest rank, and CPU time where it "
+    "says so"
+)
 #: Of the case that the limits are for.
 LIMITS = (Limit(SPREAD, 1.5, ALONE), Limit(SPREAD_CPU, 1.5, ALONE_CPU))
 BOTH_LIMITS = tuple(Limit(x.call + BOTH, x.factor, x.base + BOTH) for x in LIMITS)
 
 
-def cases_of(quick: bool) -> tuple[tuple[RankCase, tuple[Limit, ...]], ...]:
+def cases_of(
+    quick: bool, device: torch.device
+) -> tuple[tuple[RankCase | LocalCase, tuple[Limit, ...]], ...]:
     """All cases, with their limits."""
+    if device.type != "cpu":
+        return rank_local.cases_of(quick)
     if quick:
         return ((RankCase(2, 1, 1000), LIMITS),)
     return (
@@ -44,6 +55,7 @@ def cases_of(quick: bool) -> tuple[tuple[RankCase, tuple[Limit, ...]], ...]:
 
 def run(
     *,
+    device: torch.device | None = None,
     repeats: int = 15,
     quick: bool = False,
     report: Report = lambda step: None,
@@ -51,26 +63,29 @@ def run(
     advance: Callable[[str, int, int], None] = lambda part, done, total: None,
 ) -> dict[str, Any]:
     """Measure all cases; ``save`` gets the record after each."""
-    cases = cases_of(quick)
+    device = device or torch.device("cpu")
+    cases = cases_of(quick, device)
     record: dict[str, Any] = {
         "benchmark": "ranks",
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "quick": quick,
         "temperature": TEMPERATURE,
-        "seconds": "per call, percentiles 20, 50 and 80: wall time of the slowest rank, and CPU "
-        "time where it says so",
+        "seconds": SECONDS if device.type == "cpu" else rank_local.SECONDS,
         "compared": "p20",
         "threads": torch.get_num_threads(),
         "environment": environment.describe(),
-        "sources": sources.describe("ranks", "cpu"),
-        "device": describe(torch.device("cpu")),
+        "sources": sources.describe("ranks", str(device)),
+        "device": describe(device),
         "cases": [],
     }
     for number, (case, limits) in enumerate(cases):
         entry: dict[str, Any] = {"case": case.name}
         try:
             report(f"{case.name}: parity and times")
-            entry["timings"] = measure(case, repeats)
+            if isinstance(case, LocalCase):
+                entry["timings"] = rank_local.measure(case, repeats, device)
+            else:
+                entry["timings"] = measure(case, repeats)
         except Exception as error:  # of a process, which may end by anything
             entry["failed"] = one_line(error)
         seconds = {name: x["p20"] for name, x in entry.get("timings", {}).items()}

@@ -165,7 +165,7 @@ KINDS: dict[str, Needs] = {
     "ranks": Needs(
         (
             *_in("bench", "function_calls", "functions", "gpu_bars", "gpu_case", "gpu_parity"),
-            *_in("bench", "gpu_timing", "parity", "rank_process", "ranks", "timing"),
+            *_in("bench", "gpu_timing", "parity", "rank_local", "rank_process", "ranks", "timing"),
         ),
         cpu=("backends/cpu/scan.hpp",),
     ),

@@ -1,0 +1,155 @@
+"""A rank's part of rows that are spread over many, by the GPU kernels; see backends/shards.py.
+
+A sample says where the threshold is, one reading of the row adds up what is outside of that band
+and keeps what is inside, and later questions are answered from what was kept. Every launch is made
+whatever the scores are, and nothing comes back to the host. A measurement is two launches.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+import triton.language as tl
+from torch import Tensor
+
+from ..common import DTYPES, compute_dtype
+from ..layout import groups
+from ..shards import COLUMNS, HEADER, SMALLEST, Measured, Sample
+from .device import on_device
+from .launch import _along, _rows
+from .shard_finish import finish_rows
+from .shard_measure import FIELDS, Band, Kept, measure_chunks
+from .shard_plan import ShardPlan, sample_size, shard_plan, vector
+from .shard_sample import pick_nodes, sample_rows
+from .step_launch import launch_steps
+from .steps import Step
+from .views import Call, Rows
+
+#: Scores of a sample that a program reads.
+_SAMPLED = 512
+
+
+class Shard:
+    """This rank's part of every row, and the last band that was read of each."""
+
+    def __init__(
+        self,
+        scores: Tensor,
+        temperature: Tensor,
+        mask: Tensor | None,
+        largest: bool,
+        plan: ShardPlan | None = None,
+    ) -> None:
+        """Scores [..., n]; temperatures [rows], 1 in the place of those that none can be."""
+        self.scores, self.mask, self.largest = scores, mask, largest
+        self.rows, self.length = temperature.numel(), scores.shape[-1]
+        self.temperature = temperature.contiguous()
+        self.kept_dtype = compute_dtype(scores.dtype)
+        self.plan = plan or shard_plan(self.length, self.rows)
+        self.measured = 0  # so many times
+        self.nodes: Tensor | None = None
+        self.kept: Kept | None = None
+
+    def sample(self, size: int) -> Sample:
+        """Quantiles of a random part of every row, of all of it where that is short."""
+        drawn = sample_size(self.length, size)
+        message, numbers, self.nodes = self._message(HEADER, self.rows * size)
+        self.nodes = found = self.nodes.view(self.rows, size)
+        if drawn > size:
+            found = self.scores.new_empty((self.rows, drawn))
+        width = found.shape[-1]
+        kind = DTYPES[self.scores.dtype] + (0 if self.largest else SMALLEST)
+        constants = {"LARGEST": self.largest, "LANES": _SAMPLED, "COMPUTE": self._compute}
+        with on_device(self.scores):
+            for call, row_count, first in self._calls():
+                programs = row_count * -(-width // _SAMPLED)
+                step = Step(sample_rows, programs, (), constants, {"num_warps": 4})
+                told = (found[first:], numbers, drawn, width, kind, self.rows)
+                self._launch(step, call, row_count, *told)
+            if drawn > size:
+                found = found.sort(-1, descending=True).values
+                step = Step(pick_nodes, self.rows, (), {"LANES": vector(size)}, {"num_warps": 4})
+                self._launch(step, found, self.nodes, drawn, size)
+        return Sample(self.nodes, drawn, self.length, message)
+
+    def measure(
+        self, low: Tensor, high: Tensor, pivots: Tensor, size: int, is_open: Tensor
+    ) -> Measured:
+        """At bands [rows] and pivots [rows, p]: NaN for pivots of which nothing is known.
+
+        Of rows that are not open nothing is written.
+        """
+        count, plan = pivots.shape[-1], self.plan
+        width = COLUMNS + 2 * count
+        message, columns, nodes = self._message(self.rows * width, self.rows * size)
+        columns, nodes = columns.view(self.rows, width), nodes.view(self.rows, size)
+        band = Band(low.contiguous(), high.contiguous(), pivots.contiguous(), is_open, low)
+        band = band._replace(temperature=self.temperature)
+        kept = self.kept = self.kept or self._keep(count, size)
+        numbers = (plan.chunks, size, count, int(self.measured >= plan.first_cuts))
+        each = {"BINS": plan.bins, "SIZE_LANES": vector(size), "CUT_LANES": vector(count)}
+        each |= {"COMPUTE": self._compute}
+        own = {"LARGEST": self.largest, "READ": plan.read, "LANES": plan.lanes}
+        own |= {"DEPTH": plan.depth}
+        # Threads decide by sums that all have to the last bit: see config.TilePlan.may_fuse.
+        alike = {"enable_fp_fusion": False}
+        options = {"num_warps": plan.warps, "maxnreg": 64 if plan.warps > 8 else None, **alike}
+        with on_device(self.scores):
+            for call, row_count, first in self._calls():
+                own_band = Band(*(x[first:] for x in band))
+                own_kept = Kept(*(x[first:] for x in kept))
+                step = Step(measure_chunks, row_count * plan.chunks, (), own | each, options)
+                self._launch(step, call, row_count, own_band, own_kept, *numbers)
+            finish = each | {"CHUNK_LANES": vector(plan.chunks)}
+            step = Step(finish_rows, self.rows, (), finish, {"num_warps": 4, **alike})
+            self._launch(step, band, kept, columns, nodes, *numbers)
+        self.measured += 1
+        return Measured(columns, nodes, message)
+
+    def _message(self, numbers: int, nodes: int) -> tuple[Tensor, Tensor, Tensor]:
+        """A message, and where in it numbers and nodes are, one behind the other."""
+        split = numbers * torch.float64.itemsize
+        size = split + nodes * self.scores.itemsize
+        message = torch.empty(size, dtype=torch.uint8, device=self.scores.device)
+        return message, message[:split].view(torch.float64), message[split:].view(self.scores.dtype)
+
+    @property
+    def _compute(self) -> tl.dtype:
+        return tl.float64 if self.kept_dtype == torch.float64 else tl.float32
+
+    def _keep(self, pivots: int, size: int) -> Kept:
+        """Memory of what is kept between measurements, before the first."""
+        plan, rows, new = self.plan, self.rows, self.scores.new_empty
+        chunks = (rows, plan.chunks)
+        counted = self.scores.new_zeros(rows * (plan.bins + 1), dtype=torch.int32)
+        assert self.nodes is not None
+        return Kept(
+            self.scores.new_full((rows, 2), math.inf, dtype=torch.float64),
+            new((*chunks, plan.depth, plan.lanes), dtype=self.kept_dtype),
+            new((*chunks, plan.lanes), dtype=torch.int32),
+            new((*chunks, FIELDS.value), dtype=torch.float64),
+            new((*chunks, 3, vector(pivots)), dtype=torch.float64),
+            counted[: rows * plan.bins].view(rows, plan.bins),
+            new((rows, size), dtype=self.kept_dtype),
+            counted[rows * plan.bins :],
+            self.nodes,
+        )
+
+    def _calls(self) -> Iterator[tuple[Call, int, int]]:
+        """Rows of two strides: how kernels see them, how many there are, and the first."""
+        tensors = (self.scores, self.mask)
+        n = self.length
+        for group in groups(tensors):
+            steps = (_along(self.scores, n), _along(self.mask, n))
+            scores, mask = (
+                _rows(x, group, place, step)
+                for place, (x, step) in enumerate(zip(tensors, steps, strict=True))
+            )
+            assert isinstance(scores, Rows)
+            call = Call(scores, mask, None, None, None, n, group.inner)
+            yield call, group.outer * group.inner, group.first_row
+
+    def _launch(self, step: Step, *given: object) -> None:
+        launch_steps(self.scores.device, [step], given)

@@ -1,0 +1,408 @@
+"""The search for the thresholds of rows that are spread over ranks, on what they have told.
+
+backends/torch/shard_search.py and shard_solve.py are the same for any device, with the reasons. One
+program takes a row, and adds up what ranks said in one order: all ranks make the same bits of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import triton
+import triton.language as tl
+
+from .numbers import HOTTEST, SATURATION, largest_finite, log_quotient, smallest_normal
+from .shard_curve import Curve, add_up, band_of, node_at, root_of
+from .shard_nodes import nodes_of, number_of
+from .shard_order import cuts_of, next_number
+from .shard_read import decay
+
+#: How far from where a random sample puts it the threshold may be: missed once in 10,000 rows.
+DEVIATIONS = tl.constexpr(4.0)
+#: Numbers before a sample, and columns of a measurement: see backends/shards.py.
+LENGTH, DRAWN = tl.constexpr(0), tl.constexpr(1)
+NAN_COUNT, INFINITE_COUNT, VALID_COUNT = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
+LOWEST, HIGHEST, ABOVE_COUNT = tl.constexpr(3), tl.constexpr(4), tl.constexpr(5)
+ABOVE_NEAREST, ABOVE_SUM, INSIDE_COUNT = tl.constexpr(6), tl.constexpr(7), tl.constexpr(8)
+BELOW_NEAREST, BELOW_SUM, COLUMNS = tl.constexpr(9), tl.constexpr(10), tl.constexpr(11)
+
+
+class Asked(NamedTuple):
+    """What is asked of a row, float64."""
+
+    budget: Any
+    temperature: Any
+    is_hard: Any  # in the hard limit, where a row is searched by counts
+    is_usable: Any  # whether it is a temperature at all
+    scale: Any  # a temperature that can be divided by
+    inverse: Any  # log2(e) / scale
+    target: Any  # the mass, or in the hard limit the rank, that is looked for
+
+
+@triton.jit
+def _asked(search, row, COMPUTE: tl.constexpr):
+    budget, t = tl.load(search.budget + row), tl.load(search.temperature + row)
+    is_hard = t < smallest_normal(COMPUTE)
+    is_usable = (t >= 0) & (t <= largest_finite(COMPUTE) / HOTTEST)
+    scale = tl.where(is_usable & ~is_hard, t, 1.0)
+    target = tl.where(is_hard, tl.maximum(tl.ceil(budget), 1.0), budget)
+    target = tl.where(budget == budget, target, 0.5)
+    return Asked(budget, t, is_hard, is_usable, scale, 1.4426950408889634 / scale, target)
+
+
+@triton.jit
+def _curve(search, row, rows, count, above, above_sum, below, below_sum, excess):
+    """A row's curve, whose nodes are in their order."""
+    step = (tl.zeros((), tl.int64) + rows) * count
+    first = search.nodes + row * count
+    return Curve(
+        *(first, first + step, first + 2 * step, first + 3 * step, first + 4 * step),
+        *(first + 5 * step, count, above, above_sum, below, below_sum, excess),
+    )
+
+
+@triton.jit
+def _finite_or_zero(value):
+    return tl.where(tl.abs(value) < float("inf"), value, 0.0)
+
+
+@triton.jit
+def _variation(value, asked):
+    """How much p of values can differ, wherever the threshold is: most for one amidst them."""
+    is_finite = tl.abs(value) < float("inf")
+    most = tl.max(tl.where(is_finite, value, float("-inf")), 0)
+    least = tl.min(tl.where(is_finite, value, float("inf")), 0)
+    width = tl.where(most >= least, most / 2 - least / 2, 0.0)
+    return tl.where(asked.is_hard, 1.0, 1 - tl.exp2(-width * asked.inverse))
+
+
+@triton.jit
+def _write_state(
+    search,
+    row,
+    rows,
+    cuts,
+    left,
+    right,
+    low,
+    high,
+    is_open,
+    CUT_LANES: tl.constexpr,
+    NAME: tl.constexpr,
+):
+    """Where the search goes on; rows that are done have an empty band."""
+    low, high = tl.where(is_open, low, 0.0), tl.where(is_open, high, 0.0)
+    tl.store(search.state + row, left)
+    tl.store(search.state + rows + row, right)
+    tl.store(search.state + 2 * rows + row, low)
+    tl.store(search.state + 3 * rows + row, high)
+    tl.store(search.is_open + row, is_open.to(tl.int32))
+    number = tl.arange(0, CUT_LANES)
+    index = tl.minimum(tl.maximum(number - 2, 1), cuts).to(tl.int64)
+    pivot = cuts_of(left, right, index, cuts, NAME)
+    pivot = tl.where(number == 0, low, pivot)
+    pivot = tl.where(number == 1, next_number(low, NAME), pivot)
+    pivot = tl.where(number == 2, high, pivot)
+    tl.store(search.pivots + row * (3 + cuts) + number, pivot, mask=number < 3 + cuts)
+
+
+@triton.jit
+def _store_solved(search, row, rows, hi, lo, log_share, is_used_up, wanted, valid, has_nan):
+    to = search.solved + row
+    tl.store(to, hi)
+    tl.store(to + rows, lo)
+    tl.store(to + 2 * rows, log_share)
+    tl.store(to + 3 * rows, is_used_up)
+    tl.store(to + 4 * rows, wanted)
+    tl.store(to + 5 * rows, valid)
+    tl.store(to + 6 * rows, has_nan)
+
+
+@triton.jit(do_not_specialize=["rows", "cuts"])
+def begin_rows(
+    messages,
+    search,
+    rows,
+    cuts,
+    SIZE_LANES: tl.constexpr,
+    CUT_LANES: tl.constexpr,
+    BLOCK: tl.constexpr,
+    NAME: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    """Where the samples of all ranks put the thresholds, of which nothing else is known yet."""
+    row = tl.program_id(0).to(tl.int64)
+    asked = _asked(search, row, COMPUTE)
+    unknown = tl.full((), float("nan"), tl.float64)
+    _store_solved(search, row, rows, unknown, unknown, unknown, unknown, unknown, unknown, unknown)
+    number = tl.arange(0, SIZE_LANES)
+    is_node = number < messages.size
+    nothing = tl.zeros((), tl.float64)
+    infinite, margin = nothing, nothing
+    most, least = nothing - float("inf"), nothing + float("inf")
+    for rank in range(messages.ranks):
+        rank_number = tl.zeros((), tl.int64) + rank
+        tl.store(search.ties + rank_number * rows + row, nothing)
+        length = tl.load(number_of(messages, rank_number, row, LENGTH))
+        value, weight = nodes_of(
+            messages, search, row, rows, rank_number, number, is_node, True, NAME
+        )
+        per_node = length / tl.minimum(tl.maximum(length, 1.0), messages.size)
+        is_infinite = (value == float("inf")).to(tl.int32)
+        infinite += per_node * tl.sum(is_infinite, 0).to(tl.float64)
+        most = tl.maximum(most, tl.max(tl.where(weight > 0, value, float("-inf")), 0))
+        least = tl.minimum(least, tl.min(tl.where(weight > 0, value, float("inf")), 0))
+        # The scores between two quantiles may be anywhere there.
+        between = tl.where(length > messages.size, length / messages.size, 0.0)
+        margin += between * _variation(value, asked)
+    most, least = _finite_or_zero(most), _finite_or_zero(least)
+    count = messages.ranks * messages.size
+    excess = infinite - asked.target
+    curve = _curve(search, row, rows, count, most, nothing, least, nothing, excess)
+    under = add_up(curve, asked.inverse, BLOCK)
+    hi, lo = root_of(curve, under, asked.scale, asked.inverse)
+    # Quantiles of a random part are off by that part's deviation, too.
+    deviation = nothing
+    for rank in range(messages.ranks):
+        rank_number = tl.zeros((), tl.int64) + rank
+        length = tl.load(number_of(messages, rank_number, row, LENGTH))
+        drawn = tl.load(number_of(messages, rank_number, row, DRAWN))
+        if drawn < length:
+            value, weight = nodes_of(
+                messages, search, row, rows, rank_number, number, is_node, True, NAME
+            )
+            v = ((value - hi) - lo) * asked.inverse
+            half = tl.exp2(-tl.abs(v)) / 2
+            p = tl.where(v > 0, 1 - half, half)
+            p = tl.where(asked.is_hard, tl.where(value > hi, 1.0, 0.0), p)
+            is_known = (weight > 0) & (p == p)
+            p = tl.where(is_known, p, 0.0)
+            known = tl.maximum(tl.sum(is_known.to(tl.int32), 0).to(tl.float64), 1.0)
+            mean = tl.sum(p, 0) / known
+            variance = tl.maximum(tl.sum(p * p, 0) / known - mean * mean, 0.0)
+            deviation += length * length / tl.maximum(drawn, 1.0) * (variance + 1 / length)
+    margin += tl.sqrt(deviation) * DEVIATIONS
+    left, right = nothing - float("inf"), nothing + float("inf")
+    low, high = band_of(curve, left, right, margin, asked.is_hard, NAME, BLOCK)
+    _write_state(search, row, rows, cuts, left, right, low, high, left < right, CUT_LANES, NAME)
+
+
+@triton.jit
+def _of_ranks(messages, row, column, nothing, RANK_LANES: tl.constexpr):
+    """A number of a measurement, of every rank."""
+    rank = tl.arange(0, RANK_LANES)
+    place = number_of(messages, rank.to(tl.int64), row, column)
+    return tl.load(place, mask=rank < messages.ranks, other=nothing)
+
+
+@triton.jit
+def _outer(messages, row, nearest, sums, end, otherwise, inverse, RANK_LANES: tl.constexpr):
+    """The scores on one side of the band, relative to the nearest of all ranks."""
+    scores = _of_ranks(messages, row, nearest, end, RANK_LANES)
+    best = tl.min(scores, 0) if end > 0 else tl.max(scores, 0)
+    own = _of_ranks(messages, row, sums, 0.0, RANK_LANES)
+    is_there = tl.abs(scores) < float("inf")
+    total = tl.sum(tl.where(is_there, own * decay(best, scores, inverse), 0.0), 0)
+    return tl.where(tl.abs(best) < float("inf"), best, otherwise), total
+
+
+@triton.jit
+def _narrowed(
+    messages,
+    search,
+    row,
+    rows,
+    cuts,
+    remaining,
+    asked,
+    CUT_LANES: tl.constexpr,
+    NAME: tl.constexpr,
+):
+    """The bracket that the masses at the pivots leave."""
+    number = tl.arange(0, CUT_LANES)
+    count = 3 + cuts
+    is_pivot = number < count
+    counts = tl.zeros((CUT_LANES,), tl.float64)
+    halves = counts
+    for rank in range(messages.ranks):
+        place = number_of(messages, tl.zeros((), tl.int64) + rank, row, COLUMNS) + number
+        counts += tl.load(place, mask=is_pivot, other=float("nan"))
+        halves += tl.load(place + count, mask=is_pivot, other=float("nan"))
+    # NaN where a rank does not know it.
+    surplus = (counts - remaining) + tl.where(asked.is_hard, 0.0, halves)
+    pivot = tl.load(search.pivots + row * count + number, mask=is_pivot, other=0.0)
+    left = tl.max(tl.where(surplus >= 0, pivot, float("-inf")), 0)
+    right = tl.min(tl.where(surplus < 0, pivot, float("inf")), 0)
+    left = tl.maximum(left, tl.load(search.state + row))
+    right = tl.minimum(right, tl.load(search.state + rows + row))
+    # Rounding may say two things of neighbours, and then the threshold is next to both.
+    return left, tl.where(left < right, right, next_number(left, NAME))
+
+
+@triton.jit
+def _hard_boundary(
+    messages,
+    search,
+    row,
+    rows,
+    curve,
+    asked,
+    counted,
+    SIZE_LANES: tl.constexpr,
+    BLOCK: tl.constexpr,
+    NAME: tl.constexpr,
+):
+    """In the hard limit: the first score up to which there are as many as its rank says.
+
+    Returned are also what of the budget is left for scores that are tied with it, and how many
+    those are. ``counted`` are the scores above all nodes.
+    """
+    before = tl.zeros((), tl.int32)
+    for start in range(0, curve.count, BLOCK):
+        place = start + tl.arange(0, BLOCK)
+        is_node = place < curve.count
+        rank = curve.excess + tl.load(curve.passed + place, mask=is_node, other=0.0)
+        before += tl.sum((is_node & (rank < 0)).to(tl.int32), 0)
+    boundary = node_at(curve, tl.minimum(before, curve.count - 1))
+    over = counted
+    for start in range(0, curve.count, BLOCK):
+        place = start + tl.arange(0, BLOCK)
+        is_node = place < curve.count
+        weight = tl.load(curve.weights + place, mask=is_node, other=0.0)
+        value = tl.load(curve.scores + place, mask=is_node, other=0.0)
+        over += tl.sum(tl.where(value > boundary, weight, 0.0), 0)
+    number = tl.arange(0, SIZE_LANES)
+    tied = tl.zeros((), tl.float64)
+    for rank in range(messages.ranks):
+        value, weight = nodes_of(
+            *(messages, search, row, rows, tl.zeros((), tl.int64) + rank, number),
+            *(number < messages.size, False, NAME),
+        )
+        ties = tl.sum(tl.where(value == boundary, weight, 0.0), 0)
+        tl.store(search.ties + (tl.zeros((), tl.int64) + rank) * rows + row, ties)
+        tied += ties
+    return boundary, asked.budget - over, tl.maximum(tied, 1.0)
+
+
+@triton.jit
+def _renormalised(place, offset, COMPUTE: tl.constexpr):
+    """All that the kept dtype can hold of a threshold in the first number, exactly."""
+    limit = largest_finite(COMPUTE)
+    rounded = tl.minimum(tl.maximum(place + offset, -limit), limit)
+    rounded = tl.where(place + offset == place + offset, rounded, float("nan"))
+    rounded = rounded.to(COMPUTE).to(tl.float64)
+    return rounded, (place - rounded) + offset
+
+
+@triton.jit(do_not_specialize=["rows", "cuts"])
+def advance_rows(
+    messages,
+    search,
+    rows,
+    cuts,
+    SIZE_LANES: tl.constexpr,
+    CUT_LANES: tl.constexpr,
+    RANK_LANES: tl.constexpr,
+    BLOCK: tl.constexpr,
+    NAME: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    """The thresholds of rows that these measurements decide, and where the others' may be."""
+    row = tl.program_id(0).to(tl.int64)
+    if tl.load(search.is_open + row) != 0:
+        asked = _asked(search, row, COMPUTE)
+        low, high = tl.load(search.state + 2 * rows + row), tl.load(search.state + 3 * rows + row)
+        nans = tl.sum(_of_ranks(messages, row, NAN_COUNT, 0.0, RANK_LANES), 0)
+        infinite_of = _of_ranks(messages, row, INFINITE_COUNT, 0.0, RANK_LANES)
+        infinite = tl.sum(infinite_of, 0)
+        valid = tl.sum(_of_ranks(messages, row, VALID_COUNT, 0.0, RANK_LANES), 0)
+        counted = tl.sum(_of_ranks(messages, row, ABOVE_COUNT, 0.0, RANK_LANES), 0)
+        inside = _of_ranks(messages, row, INSIDE_COUNT, 0.0, RANK_LANES)
+        end = float("inf")
+        least = tl.min(_of_ranks(messages, row, LOWEST, end, RANK_LANES), 0)
+        most = tl.max(_of_ranks(messages, row, HIGHEST, -end, RANK_LANES), 0)
+        least, most = _finite_or_zero(least), _finite_or_zero(most)
+        target_left = asked.target - infinite
+        left, right = _narrowed(
+            messages, search, row, rows, cuts, target_left, asked, CUT_LANES, NAME
+        )
+        # Rows that counts and ends decide.
+        budget, finite = asked.budget, valid - infinite
+        remaining = budget - infinite
+        is_answerable = (budget >= 0) & (budget <= valid) & asked.is_usable & (nans == 0)
+        is_shared = tl.where(asked.is_hard, target_left <= 0, remaining < 0)
+        is_whole = remaining == finite
+        is_soft_end = ~asked.is_hard & ((remaining == 0) | is_whole)
+        is_settled = ~is_answerable | is_shared | is_soft_end | (finite == 0)
+        if is_settled:
+            edge = tl.minimum(asked.temperature * SATURATION, largest_finite(COMPUTE) / 2)
+            edge = tl.where(asked.is_hard, 0.0, edge)
+            hi = tl.where(is_whole, least, most)
+            lo = tl.where(finite == 0, 0.0, tl.where(is_whole, -edge, edge))
+            sharing = tl.maximum(infinite, 1.0)
+            hi, lo = tl.where(is_shared, end, hi), tl.where(is_shared, budget / sharing, lo)
+            hi = tl.where(is_answerable, hi, float("nan"))
+            lo = tl.where(is_answerable, lo, float("nan"))
+            _store_solved(
+                *(search, row, rows, hi, lo, log_quotient(budget, sharing, tl.float64)),
+                (remaining == 0).to(tl.float64),
+                tl.where(is_shared, budget, 0.0),
+                *(valid, (nans > 0).to(tl.float64)),
+            )
+            rank = tl.arange(0, RANK_LANES)
+            tl.store(
+                search.ties + rank.to(tl.int64) * rows + row,
+                tl.where(is_shared, infinite_of, 0.0),
+                mask=rank < messages.ranks,
+            )
+            _write_state(
+                search, row, rows, cuts, left, right, low, high, low != low, CUT_LANES, NAME
+            )
+        else:
+            above, above_sum = _outer(
+                messages, row, ABOVE_NEAREST, ABOVE_SUM, end, most, asked.inverse, RANK_LANES
+            )
+            below, below_sum = _outer(
+                messages, row, BELOW_NEAREST, BELOW_SUM, -end, least, asked.inverse, RANK_LANES
+            )
+            count = messages.ranks * messages.size
+            excess = counted - target_left
+            curve = _curve(search, row, rows, count, above, above_sum, below, below_sum, excess)
+            under = add_up(curve, asked.inverse, BLOCK)
+            is_one = high <= next_number(low, NAME)
+            is_complete = (tl.max(inside, 0) <= messages.size) | is_one
+            is_solved = is_complete & (left >= low) & (right <= high)
+            if is_solved:
+                if asked.is_hard:
+                    hi, part, tied = _hard_boundary(
+                        *(messages, search, row, rows, curve, asked, counted + infinite),
+                        *(SIZE_LANES, BLOCK, NAME),
+                    )
+                    lo = part / tied
+                    log_share = log_quotient(part, tied, tl.float64)
+                else:
+                    place, offset = root_of(curve, under, asked.scale, asked.inverse)
+                    hi, lo = _renormalised(place, offset, COMPUTE)
+                    part, log_share = 0.0 * valid, 0.0 * valid
+                none = 0.0 * valid
+                _store_solved(search, row, rows, hi, lo, log_share, none, part, valid, none)
+                _write_state(
+                    search, row, rows, cuts, left, right, low, high, low != low, CUT_LANES, NAME
+                )
+            else:
+                # Scores for which others stand are between the first and the last of them.
+                margin = 0.0 * valid
+                number = tl.arange(0, SIZE_LANES)
+                for rank in range(messages.ranks):
+                    rank_number = tl.zeros((), tl.int64) + rank
+                    own = tl.load(number_of(messages, rank_number, row, INSIDE_COUNT))
+                    if own > messages.size:
+                        value, _ = nodes_of(
+                            *(messages, search, row, rows, rank_number, number),
+                            *(number < messages.size, False, NAME),
+                        )
+                        margin += own / messages.size * _variation(value, asked)
+                low, high = band_of(curve, left, right, margin, asked.is_hard, NAME, BLOCK)
+                _write_state(
+                    search, row, rows, cuts, left, right, low, high, low <= high, CUT_LANES, NAME
+                )

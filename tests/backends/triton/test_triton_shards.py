@@ -1,0 +1,347 @@
+"""Rows over many ranks on the GPU kernels against reference.py and plain torch, interpreted."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from cases import DTYPES, generator, normal
+
+pytest.importorskip("triton", reason="Triton is not installed")
+if os.environ.get("TRITON_INTERPRET") != "1":
+    pytest.skip("`make test` interprets the kernels in another process", allow_module_level=True)
+
+from fast_lapsum._sharded_header import header
+from fast_lapsum._sharded_rounds import pack
+from fast_lapsum.backends import shards
+from fast_lapsum.backends.common import compute_dtype
+from fast_lapsum.backends.shards import COLUMNS, Rows, Sample, Sizes
+from fast_lapsum.backends.torch import shard_entry as plain
+from fast_lapsum.backends.torch.float_order import cuts, next_float
+from fast_lapsum.backends.triton import shard_entry, shard_plan, shard_results
+from fast_lapsum.backends.triton.shard_plan import ShardPlan
+from interpreting import poison
+from sharded_cases import Case, corner_cases, distribution_cases, option_cases
+from sharded_checks import check
+from sharded_simulation import call, find, same_bits
+
+__all__ = ["poison"]  # a fixture
+inf, nan = math.inf, math.nan
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+RANKS = 3
+
+#: One warp, few scores at a time: several tiles for each of two programs, and lists that overflow.
+PLAN = ShardPlan(chunks=2, warps=1, read=2, depth=6, bins=64)
+make = functools.partial(shard_entry.Shard, plan=PLAN)
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of some hundred scores have several pieces and programs."""
+    monkeypatch.setattr(shard_results, "PIECE", 1024)
+
+
+def some(case: Case, first: int, step: int) -> Case:
+    """Some rows of a case."""
+    rows = slice(first, None, step)
+    mask = None if case.mask is None else case.mask[rows]
+    return case._replace(
+        scores=case.scores[rows], k=case.k[rows], temperature=case.temperature[rows], mask=mask
+    )
+
+
+def checked(case: Case, steps: Any = plain.Steps, **options: Any) -> int:
+    """A case against the reference; returns the number of messages."""
+    found, messages = call(case, RANKS, make, steps, shard_entry, **options)
+    check(case, found, b_of_hard=False)
+    return messages
+
+
+# measurements
+
+
+def at_ends(columns: Tensor, low: Tensor, high: Tensor, t: Tensor) -> Tensor:
+    """Columns with sums relative to the band's ends, whichever score they were relative to."""
+    columns = columns.clone()
+    for nearest, total, end in (
+        (shards.ABOVE_NEAREST, shards.ABOVE_SUM, high),
+        (shards.BELOW_NEAREST, shards.BELOW_SUM, low),
+    ):
+        score = columns[:, nearest]
+        decay = torch.exp(-(score - end).abs() / t).masked_fill(score.isinf(), 0.0)
+        columns[:, total] *= decay.nan_to_num()
+        columns[:, nearest] = score.isinf().double()
+    return columns
+
+
+def rows_of_kinds(dtype: torch.dtype, n: int) -> Tensor:
+    """Plain, tied, with infinities, with NaN, and far from most of them."""
+    rows = normal(5, n, seed=n, dtype=torch.float64)
+    rows[1] = (2 * rows[1]).round() / 2
+    rows[2, ::5], rows[2, 1::7] = inf, -inf
+    rows[3, n // 2 :] = nan
+    rows[4] = rows[4] * 30 + 4
+    return rows.to(dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("n", [0, 5, 300])
+def test_measurements_are_those_of_plain_torch(dtype: torch.dtype, n: int) -> None:
+    """Of bands that are read, that lie in one that was, of one number, and of all there is."""
+    rows = rows_of_kinds(dtype, n)
+    t = torch.tensor([0.1, 2.0, 0.5, 0.3, 0.7], dtype=torch.float64)
+    keep = torch.arange(n) % 9 != 4
+    keep = keep.expand(5, n)
+    own: Any = make(rows, t, keep, False, plan=PLAN._replace(first_cuts=1))
+    want = plain.Shard(rows, t, keep, False)
+    size = 64
+    own.sample(size)
+    is_open = torch.tensor([True, True, True, True, True])
+    bands = ((-0.5, 1.0), (0.0, 0.5), (0.0, 0.0), (2.0, 2.0), (-inf, inf), (2.0, inf))
+    for number, (left, right) in enumerate(bands):
+        low = torch.full((5,), left, dtype=torch.float64)
+        high = torch.full_like(low, right)
+        high = torch.where(low < high, high, next_float(low, dtype))
+        ends = torch.stack((low, next_float(low, dtype), high), -1)
+        pivots = torch.cat((ends, cuts(low, high, 5, dtype)), -1)
+        a, b = (x.measure(low, high, pivots, size, is_open) for x in (own, want))
+        got, wanted = at_ends(a.columns, low, high, t), at_ends(b.columns, low, high, t)
+        known = ~got[:, COLUMNS:].isnan()
+        assert known[:, [0, 1, 2, 8, 9, 10]].all()
+        assert known.all() == (number not in (0, 3)), number
+        close = 1e-12 if dtype == torch.float64 else 2e-6
+        torch.testing.assert_close(
+            torch.where(got.isnan(), 0.0, got),
+            torch.where(got.isnan(), 0.0, wanted),
+            rtol=close,
+            atol=close,
+        )
+        inside = b.columns[:, shards.INSIDE_COUNT]
+        first, second = (x.nodes.double().nan_to_num(nan=-99) for x in (a, b))
+        is_whole = (inside <= size) & (left != right)
+        assert same_bits(first.sort(-1).values[is_whole], second.sort(-1).values[is_whole])
+        many = (inside > size) & (left != right)
+        for end in (0, -1):  # nothing lies beyond the first and the last
+            assert same_bits(first[many][:, end], second[many][:, end])
+        assert dtype.itemsize < 4 or (first[many].diff() <= 0).all()
+        message = a.message
+        assert message is not None
+        assert torch.equal(message, pack(a.columns, a.nodes))
+
+
+def test_quantiles_of_a_band() -> None:
+    """By bins of many scores each they are off by a small part of what lies between two."""
+    rows = normal(2, 4000, dtype=torch.float32)
+    t = torch.ones(2, dtype=torch.float64)
+    one: Any = shard_entry.Shard(rows, t, None, True, plan=ShardPlan(1, 1, 16, 125, bins=512))
+    one.sample(64)
+    low, high = torch.tensor([-1.0, 0.5]).double(), torch.tensor([1.0, inf]).double()
+    pivots = torch.stack((low, next_float(low, torch.float32), high), -1)
+    found = one.measure(low, high, pivots, 64, torch.ones(2, dtype=torch.bool)).nodes
+    for row, nodes, a, b in zip(rows, found, low, high, strict=True):
+        inside = row[(row >= a) & (row < b)].sort(descending=True).values
+        apart = torch.arange(64) * (len(inside) - 1) / 63
+        places = torch.searchsorted(-inside, -nodes)
+        assert (places - apart).abs().max() < 0.5 * len(inside) / 64
+
+
+def test_samples() -> None:
+    """Short parts whole, in any order; of long ones quantiles, without a period's help."""
+    rows = normal(2, 40, dtype=torch.float32)
+    t = torch.ones(2, dtype=torch.float64)
+    nodes, drawn, length, message = make(rows, t, None, True).sample(64)
+    call_of = Rows(2, torch.float32, RANKS, looks=False)
+    said = pack(header(Sample(nodes, drawn, length), t, t, call_of), nodes)
+    assert torch.equal(message, said)
+    assert (drawn, length) == (40, 40)
+    assert same_bits(nodes[:, :40].sort(-1).values, rows.sort(-1).values)
+    assert nodes[:, 40:].isnan().all()
+    long = torch.arange(3000.0).expand(2, 3000)
+    nodes, drawn, length, message = make(long, t, None, False).sample(64)
+    said = pack(header(Sample(nodes, drawn, length), t, t, call_of._replace(largest=False)), nodes)
+    assert torch.equal(message, said)
+    assert (drawn, length) == (1024, 3000)
+    places = -nodes[0].flip(0) / 3000
+    assert (places.diff() < 0).all()
+    assert (places - torch.linspace(1, 0, 64)).abs().max() < 0.01
+    assert shard_plan.sample_size(10**9, 512) == shard_plan.MOST_SAMPLE
+
+
+# calls
+
+
+@pytest.mark.parametrize("number", range(16))
+def test_corners(number: int) -> None:
+    """NaN, infinities, budgets and temperatures without an answer, ties, nothing and all."""
+    case = list(corner_cases())[number]
+    checked(some(case, number % 8, 8))
+
+
+@pytest.mark.parametrize("number", range(9))
+def test_masks_and_the_smallest(number: int) -> None:
+    given = [case for case in option_cases() if not case.options.get("clamp")]
+    checked(given[number])
+
+
+def _distributions(n: int) -> Iterator[Case]:
+    return (x for x in distribution_cases() if x.scores.shape[-1] == n and x.function != "hard")
+
+
+def test_distributions() -> None:
+    for number, case in enumerate(_distributions(3000)):
+        assert checked(some(case, number % 8, 8)) <= 4, case.name
+
+
+def test_ties_across_ranks() -> None:
+    """The lowest ranks take theirs first, in pieces of which some are taken in part."""
+    for case in distribution_cases():
+        if case.name in ("tied 65 uneven", "tied 3000 first is empty"):
+            checked(some(case, 2, 3))
+
+
+def _heavy(dtype: torch.dtype, n: int) -> Tensor:
+    """Magnitudes from the least to the largest numbers, of both signs."""
+    exponent = (torch.rand(n, generator=generator(3), dtype=torch.float64) - 0.5) * 70
+    return (normal(n, seed=4).sign() * 10**exponent).to(dtype)
+
+
+@pytest.mark.parametrize("steps", [plain.Steps, shard_entry.Steps], ids=["plain", "own"])
+def test_every_search_ends(steps: Any) -> None:
+    """Without a look of the host's: measurements that bring nothing new are made all the same."""
+    n = 500
+    rows = torch.stack((_heavy(torch.float32, n), torch.full((n,), 0.1), normal(n).float()))
+    rows[1, ::3] = 1e30
+    rows[2] = rows[2] * 1e-3 + 1e4
+    k, t = torch.tensor([n / 2, n / 2, 1e-6]).double(), torch.tensor([1e-30, 1e-3, 1e-4]).double()
+    case = Case("heavy", "mask", rows, k, t, "uneven")
+    sizes = Sizes.of(len(k), RANKS)
+    assert checked(case, steps, looks=False) == 1 + sizes.most_rounds(torch.float32)
+
+
+def test_a_band_without_the_threshold_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Samples that tell nothing: the cuts of the bracket find it, from the fourth round on."""
+    sample_of = make.func.sample
+
+    def misleading(self: Any, size: int) -> Any:
+        found = sample_of(self, size)
+        found.nodes.fill_(5.0)
+        return found
+
+    monkeypatch.setattr(shard_entry.Shard, "sample", misleading)
+    k, t = torch.tensor([30.0]).double(), torch.tensor([0.01]).double()
+    case = Case("misled", "mask", normal(1, 300, dtype=torch.float32), k, t, "even")
+    checked(case, looks=False)
+
+
+# steps
+
+
+def _alike(case: Case) -> None:
+    """The steps of the kernels and of plain torch come to the same, on all ranks."""
+    found, messages = find(case, RANKS, plain.Shard, plain.Steps, looks=True)
+    own, own_messages = find(case, RANKS, plain.Shard, shard_entry.Steps, looks=True)
+    assert messages == own_messages, case.name
+    kept = compute_dtype(case.scores.dtype)
+    for rank in range(1, RANKS):
+        for a, b in zip(own[0], own[rank], strict=True):
+            assert all(same_bits(x, y) for x, y in zip(a, b, strict=True)), case.name
+    for number, (got, want) in enumerate(zip(own[0], found[0], strict=True)):
+        t = case.temperature * (number == 0)
+        in_limit = (t < torch.finfo(kept).tiny) | want.hi.isinf()
+        b, own_b = (torch.where(in_limit, x.hi, x.hi + x.lo) for x in (want, got))
+        off = (b - own_b).abs()
+        slack = 1e-9 * t.clamp(min=1e-300) + 1e-13 * b.abs()
+        is_same = (b == own_b) | (b.isnan() & own_b.isnan()) | (off <= slack)
+        assert is_same.all(), f"{case.name}: {b[~is_same]} {own_b[~is_same]}"
+        for name in ("valid_count", "has_nan", "is_used_up"):
+            assert same_bits(getattr(got, name), getattr(want, name)), f"{case.name}: {name}"
+        for name in ("lo", "log_share", "wanted_ties", "ties"):
+            x, y = (getattr(one, name)[..., in_limit] for one in (got, want))
+            torch.testing.assert_close(x, y, rtol=1e-13, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("number", [3, 13])
+def test_steps_are_those_of_plain_torch(number: int) -> None:
+    case = list(corner_cases())[number]
+    _alike(some(case, number % 13, 13))
+
+
+def test_steps_of_longer_rows() -> None:
+    cases = list(_distributions(3000))
+    _alike(some(cases[5], 2, 8))
+
+
+def test_messages_need_not_be_aligned() -> None:
+    """Bytes of an odd number of halves put the numbers of the next rank anywhere."""
+    nodes = torch.tensor([[2.0, 1.0, -1.0]], dtype=torch.float16)
+    said = pack(torch.tensor([3.0, 3.0, 2.0, 1.0, 2.0, 0.5], dtype=torch.float64), nodes)
+    assert said.numel() % 8 != 0
+    k, t = torch.tensor([2.0]).double(), torch.tensor([0.5]).double()
+    found = []
+    for steps in (plain.Steps, shard_entry.Steps):
+        one: Any = steps(k, t, Rows(1, torch.float16, 2, looks=True), Sizes(3, 3, 5))
+        one.begin(torch.stack((said, said)))
+        found.append((one.low, one.high, one.pivots, one.is_open != 0))
+    for a, b in zip(*found, strict=True):
+        assert same_bits(a, b)
+
+
+# bits and layouts
+
+
+def test_bits_repeat_and_do_not_depend_on_neighbours() -> None:
+    case = Case(
+        *("bits", "mask", normal(2, 200, dtype=torch.float32), torch.tensor([9.0, 77.5])),
+        *(torch.tensor([0.01, 0.3]).double(), "uneven"),
+    )
+    case = case._replace(k=case.k.double())
+    first, again = (call(case, RANKS, make, shard_entry.Steps, shard_entry)[0] for _ in range(2))
+    for a, b in zip(first, again, strict=True):
+        for what in ("out", "b", "d_scores", "d_k", "d_t"):
+            assert same_bits(a["cases"]["bits"][what], b["cases"]["bits"][what]), what
+    for one in first:
+        assert same_bits(one["cases"]["bits"]["b"], first[0]["cases"]["bits"]["b"])
+
+
+@pytest.mark.parametrize("output", ["mask", "hard", "log"])
+def test_any_strides(output: str) -> None:
+    """Rows in two dimensions, of which no two strides tell, and a mask that is expanded."""
+    scores = normal(3, 2, 2, 60, seed=8, dtype=torch.float32)
+    strange = scores.permute(3, 1, 0, 2).contiguous().permute(2, 1, 3, 0)[::2]
+    keep = (torch.arange(60) % 4 != 1).expand(strange.shape)
+    t = torch.full((8,), 0.4, dtype=torch.float64)
+    low, high = torch.zeros_like(t), torch.ones_like(t)
+    pivots = torch.stack((low, next_float(low, torch.float32), high), -1)
+    is_open = torch.ones(8, dtype=torch.bool)
+    found = []
+    for layout in (strange, strange.contiguous()):
+        one = make(layout, t, keep, True)
+        sampled = one.sample(64).nodes
+        measured = one.measure(low, high, pivots, 64, is_open)
+        answers = shards.Answers(t / 4, t / 9, t, t < 0, t / 4, t, t > 9, t)
+        out = shard_entry.write(layout, t, keep, answers, True, output, torch.float32)
+        pairs = torch.stack((t / 4, t / 9), -1).float().view(2, 2, 2, 2)
+        given = (layout.cos(), layout, t, keep, pairs)
+        sums = shard_entry.gradient_sums(*given, True, output)
+        d = shard_entry.write_gradient(*given, shards.Totals(t, t, t), True, output)
+        assert out.stride() == torch.empty_like(layout).stride()
+        found.append((sampled, measured.columns[:, :-3], out, sums, d))
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-7, equal_nan=True)
+
+
+def test_plans() -> None:
+    """What is kept is a few percent of a long row, and what is left of a short one is little."""
+    for n, rows in ((0, 1), (100, 16_384), (16_384, 4096), (10**6, 3), (125_000_000, 1)):
+        plan = shard_plan.shard_plan(n, rows)
+        assert plan.chunks * rows <= max(rows, shard_plan.PROGRAMS)
+        kept = plan.chunks * plan.depth * plan.lanes
+        assert kept <= n / 20 + shard_plan.LEAST_DEPTH * plan.lanes * plan.chunks
+    assert kept < 0.05 * n
