@@ -19,6 +19,11 @@ CALLS: dict[str, tuple[tuple[Any, ...], tuple[Any, ...]]] = {
     "half": ((3, torch.bfloat16, 5, 0.3), (3, torch.float16, 5, 0.3)),
     "one k": ((1, torch.float32, 5, 0.3), (1, torch.float32, 7, 0.3)),
     "k": ((3, torch.float32, 5, 0.3), (3, torch.float32, 7, 0.3)),
+    "a k for each row": (
+        (3, torch.float32, torch.tensor([3, 4, 5]), 0.3),
+        (3, torch.float32, torch.tensor([3, 5, 4]), 0.3),
+    ),
+    "k of some": ((3, torch.float32, torch.tensor([3, 4, 5]), 0.3), (3, torch.float32, 3, 0.3)),
     "temperature": ((3, torch.float32, 5, 0.3), (3, torch.float32, 5, 0.2)),
     "other sizes": ((3, torch.float32, 5, 0.3), (5, torch.float32, 5, 0.3)),
     "NaN": ((2, torch.float32, torch.tensor([1, torch.nan]), 0.3),) * 2,

@@ -35,25 +35,43 @@ def check_headers(gathered: Tensor) -> None:
     """Raise where the first messages [ranks, m] are not of one call."""
     said = gathered[:, : HEADER * torch.float64.itemsize].flatten().clone()
     found = said.view(torch.float64).view(-1, HEADER).tolist()
+    strange = [rank for rank, one in enumerate(found) if not _is_known(one[DTYPE])]
+    if strange:  # the first bytes of another kind of message
+        raise ValueError(
+            f"all ranks of group must make the same call, got another one from {_ranks(strange)}: "
+            "another function, hard=, dtype or shape; validate=True says what it is"
+        )
     raise_for_difference("largest", [str(one[DTYPE] < SMALLEST) for one in found])
     raise_for_difference("dtype of scores", [name_of_dtype(one[DTYPE]) for one in found])
     raise_for_difference("number of rows", [f"{one[ROWS]:.17g}" for one in found])
     for column, name in ((BUDGETS, "k"), (TEMPERATURES, "temperature")):
-        values = [f"{one[column]:.17g}" for one in found]
-        if found[0][ROWS] > 1 and len(set(values)) > 1:
-            values = ["some" if one == values[0] else "others" for one in values]
-            raise_for_difference(name, values, "; validate=True says in which row")
-        raise_for_difference(name, values)
+        said_by = [one[column] for one in found]
+        raise_for_difference(name, [_shown(value) for value in said_by])
+        others = ["some" if one == said_by[0] else "others" for one in said_by]
+        if not math.isnan(said_by[0]):
+            raise_for_difference(name, others, "; validate=True says in which row")
+
+
+def _is_known(code: float) -> bool:
+    """Whether it is a dtype's number, with the side or without."""
+    return code in _CODES or code - SMALLEST in _CODES
+
+
+def _shown(value: float) -> str:
+    return "one for each row" if value < 0 else f"{value:.17g}"
 
 
 def _digest(values: Tensor) -> Tensor:
-    """One value as it is; of several a number that differs where they do, on any machine."""
-    if values.numel() == 1:
-        return values
-    # Sums of integers have the same bits in any order. -0 and 0 are one number, all NaN another.
+    """A value that all rows have as it is; of several a negative number that differs where they do.
+
+    On any machine: sums of integers have the same bits in any order.
+    """
+    if values.numel() == 1 or bool((values == values[0]).all()):
+        return values[:1]
+    # -0 and 0 are one number, all NaN another.
     bits = (values + 0.0).nan_to_num(nan=-1.0, posinf=math.inf, neginf=-math.inf).view(torch.int64)
     places = torch.arange(1, 2 * len(bits), 2)
-    return ((bits * places).sum(0, keepdim=True) >> 11).to(values.dtype)
+    return -1 - ((bits * places).sum(0, keepdim=True) >> 11).abs().to(values.dtype)
 
 
 def name_of_dtype(code: float) -> str:

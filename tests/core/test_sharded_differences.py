@@ -19,8 +19,10 @@ SAYS = {
     "more rows": "number of rows must be the same on all ranks of group, got 1 on ranks 0, 2, 2 on",
     "half": "dtype of scores must be the same on all ranks of group, got bfloat16 on ranks 0, 2, f",
     "one k": "k must be the same on all ranks of group, got 5 on ranks 0, 2, 7 on rank 1",
-    "k": "k must be the same on all ranks of group, got some on ranks 0, 2, others on rank 1; vali",
-    "temperature": "temperature must be the same on all ranks of group, got some on ranks 0, 2, o",
+    "k": "k must be the same on all ranks of group, got 5 on ranks 0, 2, 7 on rank 1",
+    "a k for each row": "k must be the same on all ranks of group, got some on ranks 0, 2, othe",
+    "k of some": "k must be the same on all ranks of group, got one for each row on ranks 0, 2, ",
+    "temperature": "temperature must be the same on all ranks of group, got 0.2999",
 }
 
 
@@ -73,3 +75,10 @@ def test_the_side_is_compared() -> None:
     messages = [_message(torch.zeros(2, 3), largest) for largest in (True, False)]
     with pytest.raises(ValueError, match="largest must be the same on all ranks"):
         check_headers(torch.stack(messages))
+
+
+def test_another_kind_of_call_is_named_as_such() -> None:
+    """What its first bytes are is nobody's dtype."""
+    messages = [_message(torch.zeros(2, 3), True), torch.full((72,), 77, dtype=torch.uint8)]
+    with pytest.raises(ValueError, match=r"got another one from rank 1: another function, hard="):
+        check_headers(torch.stack([one[:72] for one in messages]))

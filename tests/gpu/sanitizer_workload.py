@@ -24,6 +24,8 @@ from fast_lapsum import (
     soft_topk_list,
     threshold,
 )
+from fast_lapsum._sharded_ops import _entries, topk_of_rank
+from fast_lapsum.backends.torch.shard_entry import total
 from fast_lapsum.backends.triton import launch, selection_launch
 from fast_lapsum.backends.triton.config import (
     LongBackwardPlan,
@@ -152,6 +154,24 @@ def _activations(shape: tuple[int, int], dtype: torch.dtype, t: float) -> None:
     assert layer.eval()(scores).isfinite().all()
 
 
+def _shards(shape: tuple[int, int], dtype: torch.dtype) -> None:
+    """A rank's part of rows whose other part is the same: all outputs, and gradients of masks."""
+    scores = torch.randn(shape, device="cuda").to(dtype)
+    of_call = (None, 0.1, None, True)
+    for output in ("mask", "hard", "log", "threshold"):
+        given = (scores, None, 2.0 * (shape[1] // 5), *of_call, output, torch.float32)
+        found, pairs = topk_of_rank(*given, 2, 0, lambda message: torch.stack((message, message)))
+        if output != "mask":
+            continue
+        wanted = torch.full((shape[0],), float(shape[1] // 5), device="cuda")
+        torch.testing.assert_close(found.sum(-1), wanted, rtol=1e-5, atol=1e-4)
+        entry, t = _entries(scores, output)[1], torch.full_like(wanted, 0.1, dtype=torch.float64)
+        part = (torch.ones_like(found), scores, t, None, pairs)
+        sums = entry.gradient_sums(*part, True, output)
+        totals, *_ = total(torch.stack((sums, sums)), t, pairs, output, pairs.dtype)
+        assert entry.write_gradient(*part, totals, True, output).isfinite().all()
+
+
 def workload() -> Iterator[Callable[[], None]]:
     """Tiles, blocks, teams that hold rows, long rows and shared ones; samples that lie."""
     yield lambda: _ties((32, 98_304))
@@ -182,6 +202,8 @@ def workload() -> Iterator[Callable[[], None]]:
     yield lambda: _list([100, 3000, 1, 20_000])
     yield lambda: _ranks((3, 50))
     yield lambda: _ranks((2, 5000))
+    yield lambda: _shards((3, 777), torch.float32)
+    yield lambda: _shards((1, 100_000), torch.bfloat16)
     yield lambda: _activations((7, 333), torch.float32, 0.1)
     yield lambda: _activations((4, 1024), torch.bfloat16, 0.0)
     yield lambda: _activations((3, 9001), torch.float16, 0.1)

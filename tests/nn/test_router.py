@@ -394,3 +394,14 @@ def test_shares_of_a_token_with_a_nan_are_nan_and_others_are_not() -> None:
     assert torch.equal(weights.isnan().any(-1), torch.arange(5) == 2)
     (gradient,) = torch.autograd.grad(weights, leaf, normal(5, EXPERTS, seed=1))
     assert torch.equal(gradient.isnan().any(-1), torch.arange(5) == 2)
+
+
+def test_loads_and_logits_are_checked() -> None:
+    router = TopKRouter(16, 8, 2, use_selection_bias=True)
+    for loads in (torch.ones(7), torch.ones(1), torch.tensor(3)):
+        with pytest.raises(ValueError, match="one number for each of 8 experts, got shape"):
+            router.update_selection_bias(loads)
+    with pytest.raises(TypeError, match="logits must be a tensor of a floating-point dtype, got t"):
+        router.route(torch.ones(4, 8, dtype=torch.int64))
+    with pytest.raises(TypeError, match="got list"):
+        router.route([1.0] * 8)  # type: ignore[arg-type]

@@ -128,6 +128,9 @@ class TopKRouter(torch.nn.Module):
 
         ``mask`` is that of :meth:`forward`. Logits of two bytes are taken in float32.
         """
+        if not isinstance(logits, Tensor) or not logits.is_floating_point():
+            got = logits.dtype if isinstance(logits, Tensor) else type(logits).__name__
+            raise TypeError(f"logits must be a tensor of a floating-point dtype, got {got}")
         if logits.shape[-1:] != (self.num_experts,):
             raise ValueError(
                 f"logits must have num_experts={self.num_experts} entries in the last dimension, "
@@ -209,6 +212,11 @@ class TopKRouter(torch.nn.Module):
         if bias is None:
             raise ValueError(
                 "update_selection_bias needs a router with use_selection_bias=True, got False"
+            )
+        if tokens_per_expert.shape != bias.shape:
+            raise ValueError(
+                f"tokens_per_expert must have one number for each of {self.num_experts} experts, "
+                f"got shape {tuple(tokens_per_expert.shape)}"
             )
         load = tokens_per_expert.to(bias.dtype)
         bias.add_((load.mean() - load).sign(), alpha=rate)
