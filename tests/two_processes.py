@@ -15,6 +15,7 @@ from torch.nn import Module
 from torch.nn.parallel import DistributedDataParallel
 
 from fast_lapsum.losses import TopKCrossEntropyLoss
+from fast_lapsum.nn.kept import Keeping
 from fast_lapsum.prune import soften
 from model_layers import LAYERS, Case
 
@@ -40,11 +41,23 @@ def _train(model: Module, inputs: Any, loss_of: Any, rank: int) -> dict[str, Any
         optimiser.zero_grad()
         loss_of(distributed(*inputs())).backward()
         optimiser.step()
+    known = _known_numbers(model)
     gradients = {name: value.grad for name, value in model.named_parameters()}
     torch.manual_seed(99)
     distributed.eval()
     evaluated = distributed(*inputs())
-    return {"gradients": gradients, "evaluated": evaluated, "state": model.state_dict()}
+    state = model.state_dict()
+    return {"gradients": gradients, "evaluated": evaluated, "state": state, "known": known}
+
+
+def _known_numbers(model: Module) -> dict[str, Tensor]:
+    """Of each k and temperature that is a number, whether the last call knew it as one."""
+    return {
+        f"{place}.{name}": torch.tensor(number.version == number.buffer._version)
+        for place, layer in model.named_modules()
+        if isinstance(layer, Keeping)
+        for name, number in layer._numbers.items()
+    }
 
 
 def _finite_squares(outputs: tuple[Tensor, ...]) -> Tensor:

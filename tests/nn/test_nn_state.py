@@ -9,6 +9,7 @@ import pickle
 import pytest
 import torch
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import Parameter
 
 from cases import assert_budget, normal
@@ -45,6 +46,43 @@ def test_a_buffer_that_somebody_else_writes_counts() -> None:
     assert_budget(layer(normal(4, 12)), 4.0)
     assert layer.k == 4.0
     assert isinstance(layer.k, float)
+
+
+def test_what_somebody_else_wrote_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DistributedDataParallel writes every buffer when it is made, mostly what was there before."""
+    layer = SoftTopK(3, 0.5)
+    layer.given_k.copy_(layer.given_k.clone())
+    layer.given_temperature.fill_(0.25)
+    passed = passed_on(layer, monkeypatch)
+    assert (passed["k"], passed["temperature"]) == (3.0, 0.25)
+    assert {type(passed["k"]), type(passed["temperature"])} == {float}
+    with monkeypatch.context() as patch:
+        patch.setattr(Tensor, "item", None)  # from now on the host knows
+        layer(normal(4, 12))
+
+
+@pytest.mark.parametrize("are_rare", [True, False])
+def test_a_gpu_is_asked_where_writes_are_rare(
+    monkeypatch: pytest.MonkeyPatch, are_rare: bool
+) -> None:
+    """DistributedDataParallel of an older torch writes before every call."""
+    layer = SoftTopK(3, 0.5)
+    monkeypatch.setattr(kept, "_WRITES_ARE_RARE", are_rare)
+    monkeypatch.setattr(Tensor, "is_cpu", False)
+    for written in (4.0, 5.0):
+        layer.given_k.fill_(written)
+        assert isinstance(layer._value("given_k"), float if are_rare else Tensor)
+        assert layer._value("given_k") == written
+    layer.k = 6
+    assert isinstance(layer._value("given_k"), float)
+
+
+def test_what_somebody_else_wrote_stays_a_tensor_in_a_trace() -> None:
+    layer = SoftTopK(3, 0.5)
+    layer.given_k.fill_(4)
+    traced = make_fx(lambda scores: layer(scores))(normal(4, 12))
+    layer.given_k.fill_(5)
+    assert_budget(traced(normal(4, 12)), 5.0)
 
 
 def test_functional_call_replaces_numbers_too() -> None:

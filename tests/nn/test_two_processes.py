@@ -59,6 +59,15 @@ def test_ranks_agree(name: str, ranks: list[dict[str, Any]]) -> None:
     assert any(one is not None and one.abs().sum() > 0 for one in gradients)
 
 
+@pytest.mark.parametrize("name", LAYERS)
+def test_numbers_stay_numbers_where_buffers_are_broadcast(
+    name: str, ranks: list[dict[str, Any]]
+) -> None:
+    known = ranks[1][name]["known"]
+    assert known
+    assert all(known.values())
+
+
 def test_a_pruned_model_has_its_number_of_weights(ranks: list[dict[str, Any]]) -> None:
     masks = ranks[1]["pruned"]["masks"]
     assert sum(int(mask.sum()) for mask in masks.values()) == (8 * 16 + 16 * 6) // 4

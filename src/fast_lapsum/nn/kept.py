@@ -9,8 +9,13 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from .._autograd import is_plain
+
 #: Devices whose tensors cannot be float64.
 WITHOUT_FLOAT64 = ("mps",)
+#: DistributedDataParallel of an older torch writes buffers before every call, and a GPU that is
+#: asked has to be waited for.
+_WRITES_ARE_RARE = torch.__version__ >= "2.13"  # which compares versions, not letters
 
 
 class _Number(NamedTuple):
@@ -27,7 +32,8 @@ class Keeping(torch.nn.Module):
     A Parameter is a parameter of the module, the rest are buffers. A number is a float64 buffer,
     for the state dict and for compiled graphs, which then serve every number; eager calls take the
     number itself, the fastest way through an operator. Where somebody else writes to the buffer or
-    puts another in its place (``torch.func.functional_call``), the buffer counts.
+    puts another in its place (``torch.func.functional_call``), the buffer counts. What was written,
+    as by a broadcast, the next call asks for, and it is a number again.
     """
 
     # Of the state dict. The first version, of fast-lapsum 0.1, has nothing that is not learned.
@@ -77,14 +83,20 @@ class Keeping(torch.nn.Module):
         self._numbers[name] = _Number(float(value), buffer, _version_of(buffer))
 
     def _value(self, name: str) -> float | Tensor:
-        """For a call: the number where it is known, else the tensor."""
+        """For a call: the number where it is known or can be asked for, else the tensor."""
         kept = self._kept(name)
         if torch.compiler.is_compiling():
             return kept
         number = self._numbers.get(name)
-        if number is None or number.buffer is not kept or number.version != _version_of(kept):
+        if number is None or number.buffer is not kept:
             return kept
-        return number.value
+        if number.version != _version_of(kept):
+            # At once, and ever again: a layer that is computed again for its gradient has to take
+            # the same way.
+            if not _can_be_asked(kept):
+                return kept
+            self._note(name, kept.item())
+        return self._numbers[name].value
 
     def _read(self, name: str) -> float | Tensor:
         """For a reader: a number is a number, also if the device has to be asked for it."""
@@ -162,6 +174,16 @@ def write(parameter: Tensor, value: float | Tensor) -> None:
 def is_traced() -> bool:
     """In a graph, or a ``torch.func`` transform, a tensor kept here would outlive its level."""
     return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+
+
+def _can_be_asked(tensor: Tensor) -> bool:
+    """Whether the number in a tensor can become one of the host here."""
+    is_recorded = torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
+    if is_recorded or not is_plain(tensor):
+        return False
+    if tensor.is_cpu:
+        return True
+    return _WRITES_ARE_RARE and not (tensor.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
 def _version_of(tensor: Tensor) -> int:
