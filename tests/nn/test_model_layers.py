@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import Module
+from torch.utils.checkpoint import checkpoint
 
 from fast_lapsum import nn
 from model_layers import LAYERS, Case
@@ -83,6 +84,44 @@ def test_a_graph_is_whole_and_keeps_the_threshold(name: str, fresh_compiler: Non
                 _same((b.grad,), (a.grad,))
     for name, value in eager.state_dict().items():
         torch.testing.assert_close(layer.state_dict()[name], value, msg=name, equal_nan=True)
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+@CASES
+def test_a_batch_that_is_computed_again_counts_once(case: Case, use_reentrant: bool) -> None:
+    """Checkpointing runs a layer a second time, in the backward pass, for its gradient."""
+    layer = _trained(case)
+    once, inputs = copy.deepcopy(layer), case.inputs()
+
+    def step(layer: Module, is_checkpointed: bool) -> tuple[Tensor, ...]:
+        leaves = [one.clone().requires_grad_() for one in inputs]
+
+        def loss(*scores: Tensor) -> Tensor:
+            outputs = case.outputs(layer(*(2 * one for one in scores)))
+            finite = [one.nan_to_num(neginf=0).square().sum() for one in outputs]
+            return torch.stack(finite).sin().sum()  # which all of it is computed again for
+
+        if is_checkpointed:
+            found = checkpoint(loss, *leaves, use_reentrant=use_reentrant)  # type: ignore[no-untyped-call]
+        else:
+            found = loss(*leaves)
+        found.backward()
+        return tuple(leaf.grad for leaf in leaves if leaf.grad is not None)
+
+    _same(step(layer, is_checkpointed=True), step(once, is_checkpointed=False))
+    _same(tuple(layer.state_dict().values()), tuple(once.state_dict().values()))
+
+
+def test_dead_latents_that_are_computed_again_count_once() -> None:
+    dead = nn.DeadLatents(4, patience=6)
+
+    def loss(latents: Tensor) -> Tensor:
+        dead.update(latents)
+        return latents.square().sum()
+
+    latents = torch.tensor([[1.0, 0.0, 0.0, 2.0]], requires_grad=True)
+    checkpoint(loss, latents, use_reentrant=False).backward()  # type: ignore[no-untyped-call]
+    assert dead.rows_since_fired.tolist() == [0, 1, 1, 0]
 
 
 @CASES

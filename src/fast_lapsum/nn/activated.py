@@ -12,7 +12,7 @@ from torch import Tensor
 from .._autograd import is_plain
 from .._derivatives import transforms_active
 from ..backends.triton import loader
-from .running_threshold import RunningThreshold
+from .running_threshold import RunningThreshold, is_computed_again
 
 
 class Activated(NamedTuple):
@@ -45,6 +45,8 @@ def activated(scores: Tensor, gate: Tensor, threshold: Tensor) -> Activated:
 
 def update(running: RunningThreshold, found: Activated, budget: float, setting: float) -> None:
     """Let a threshold take such a batch into account, of which some are wanted, and not all."""
+    if is_computed_again():
+        return
     running.forget(setting)
     state = (running.threshold, running.mean_miss, running.mean_size, running.mean_distance)
     _kernels().move(

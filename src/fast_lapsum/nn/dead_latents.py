@@ -10,6 +10,7 @@ from torch import Tensor
 from .._arguments import check_scores
 from ..functional import soft_topk
 from .budgeted import checked_count
+from .running_threshold import is_computed_again
 
 
 class AuxiliaryLatents(NamedTuple):
@@ -57,8 +58,13 @@ class DeadLatents(torch.nn.Module):
 
     @torch.no_grad()
     def update(self, activations: Tensor) -> None:
-        """Take the activations of a batch into account, ``(..., num_latents)``; zero is silent."""
+        """Take the activations of a batch into account, ``(..., num_latents)``; zero is silent.
+
+        What checkpointing computes anew, during a backward pass, is not counted again.
+        """
         self._check(activations)
+        if is_computed_again():
+            return
         has_fired = (activations != 0).reshape(-1, self.num_latents).any(0)
         rows = activations.shape[:-1].numel()
         self.rows_since_fired.add_(rows).masked_fill_(has_fired, 0)

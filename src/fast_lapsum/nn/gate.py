@@ -39,6 +39,8 @@ class BudgetGate(Budgeted):
     the threshold is that of the first one, as all buffers are. With a ``process_group`` the batch
     is that of all its ranks: ``budget="batch"`` spans their rows, however many each has, and all
     keep one threshold, of all their scores. Every rank has to call, in training and to calibrate.
+    Under :func:`torch.utils.checkpoint.checkpoint` a batch counts once, although it is computed
+    twice; a compiled layer inside of one that is not compiled counts it twice.
 
     Args:
         k: how many scores of a row the gate lets through, on average over the batch with

@@ -153,8 +153,11 @@ class RunningThreshold(Keeping):
         as it is annealed or learned, the fewer of the batches before still count. With a ``group``
         the batch is that of all its ranks, and so is the budget: all of them call, and have the
         same threshold afterwards if they had so before. ``best_left_out`` is the first score after
-        the budget, and ``mass`` that over the threshold, where they are known.
+        the budget, and ``mass`` that over the threshold, where they are known. A call during a
+        backward pass is passed over: checkpointing computes a batch anew there, which counts once.
         """
+        if is_computed_again():
+            return
         scores = scores.detach()
         count = _valid_count(scores, dim, mask)
         is_hard = not isinstance(temperature, Tensor) and temperature == 0
@@ -246,6 +249,15 @@ class RunningThreshold(Keeping):
         """What ``print`` shows of the estimate."""
         shape = tuple(self.threshold.shape)
         return f"momentum={self.momentum}" + (f", shape={shape}" if shape else "")
+
+
+def is_computed_again() -> bool:
+    """Whether a backward pass is under way in this thread, which has what it needs computed anew.
+
+    ``torch.utils.checkpoint`` tells by the same number. In a graph a compiler repeats what has no
+    side effects.
+    """
+    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
 
 
 def laplace_cdf(distance: Tensor, temperature: float | Tensor) -> Tensor:
