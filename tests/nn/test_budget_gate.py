@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,13 @@ from torch import Tensor
 
 from cases import normal
 from fast_lapsum import hard_topk_mask, soft_topk
-from fast_lapsum.nn import BudgetGate, RunningThreshold, TemperatureSchedule
+from fast_lapsum.nn import (
+    BatchTopK,
+    BudgetGate,
+    RunningThreshold,
+    TemperatureSchedule,
+    TopKActivation,
+)
 from fast_lapsum.nn.running_threshold import laplace_cdf, log_laplace_cdf
 
 
@@ -263,6 +270,23 @@ def test_the_soft_mask_at_a_kept_threshold() -> None:
 def test_bad_arguments_are_named(arguments: dict[str, object], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         BudgetGate(**arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("hard", [False, True])
+@pytest.mark.parametrize("kind", [BudgetGate, BatchTopK, TopKActivation])
+def test_a_k_that_rows_cannot_spend_is_named_as_it_was_given(kind: Any, hard: bool) -> None:
+    """Not what it comes to over the batch, or rounded down."""
+    for k, said in ((6, "6"), (6.75, r"6\.75"), (1e6 + 1, "1000001")):
+        gates = [kind(k, hard=hard)]
+        if kind is BudgetGate:
+            gates.append(BudgetGate(k, hard=hard, budget="batch"))
+        if kind is TopKActivation:
+            gates.append(TopKActivation(k).eval())
+        for gate in gates:
+            says = rf"^k must lie in \[0, 5\] for 5 scores per row, got k={said}$"
+            with pytest.raises(ValueError, match=says):
+                gate(normal(4, 5))
+            assert gate.train()(normal(4, 5), torch.ones(5, dtype=torch.bool)).isfinite().all()
 
 
 def test_bad_scores_are_named() -> None:

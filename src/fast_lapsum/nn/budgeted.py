@@ -117,6 +117,16 @@ def whole_budget(k: float | Tensor, rows: int | Tensor) -> float | Tensor:
     return math.floor(total * (1 + slack))
 
 
+def check_spent(k: float | Tensor, budget: float | Tensor, scores: int, per_row: int) -> None:
+    """ValueError for a k whose budget, of a row or a batch, is more than there are scores.
+
+    The function that would refuse the budget knows only that, and a user only k.
+    """
+    if isinstance(k, Tensor) or isinstance(budget, Tensor) or budget <= scores:
+        return
+    raise ValueError(f"k must lie in [0, {per_row}] for {per_row} scores per row, got k={k:.15g}")
+
+
 def rounded_up(value: float | Tensor) -> float | Tensor:
     """The next whole number; one that is whole but for rounding, such as 1.1 times 100, is that.
 

@@ -13,7 +13,7 @@ from .._arguments import check_budget_number, check_flag, check_mask, check_scor
 from .._collectives import group_of, name_of, noted_name
 from ..backends.common import row_dtype
 from ..functional import soft_topk
-from .budgeted import Budgeted, checked_choice, shown, whole_budget
+from .budgeted import Budgeted, check_spent, checked_choice, shown, whole_budget
 from .rank_sums import sums
 from .running_threshold import RunningThreshold
 
@@ -164,17 +164,20 @@ class BudgetGate(Budgeted):
     ) -> Tensor:
         """The gate of a batch."""
         dim, group = -1 if self.budget == "row" else None, None
+        length, count = scores.shape[-1], scores.shape[-1]
         if self.budget == "batch":
-            group = self.process_group
+            group, count = self.process_group, scores.numel()
             if group is not None and mask is None and not isinstance(k, Tensor):
-                check_budget_number(k, scores.shape[-1], hard=False)
-            k = whole_budget(k, rows) if self.hard else k * rows
-        elif self.hard:
-            k = whole_budget(k, 1)
+                check_budget_number(k, length, hard=False)
+        else:
+            rows = 1
+        budget = whole_budget(k, rows) if self.hard else k * rows
         clamp = mask is not None
+        if not clamp:
+            check_spent(k, budget, count, length)
         return soft_topk(
             scores,
-            k,
+            budget,
             temperature,
             dim=dim,
             mask=mask,

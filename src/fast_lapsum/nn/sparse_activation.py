@@ -10,7 +10,7 @@ from torch import Tensor
 from .._arguments import check_scores
 from ..selection import hard_topk_mask
 from .activated import activated, has_kernel, update
-from .budgeted import checked_choice, whole_budget
+from .budgeted import check_spent, checked_choice, whole_budget
 from .gate import BudgetGate
 
 if TYPE_CHECKING:
@@ -63,8 +63,12 @@ class TopKActivation(BudgetGate):
             check_scores(scores, -1)
             gate = self._gate(scores, *self._of_call(), 1, mask)
         else:
-            k = whole_budget(self._value("given_k"), 1)
-            gate = hard_topk_mask(scores, k, mask=mask, clamp=mask is not None)
+            check_scores(scores, -1)
+            k, length = self._value("given_k"), scores.shape[-1]
+            budget = whole_budget(k, 1)
+            if mask is None:
+                check_spent(k, budget, length, length)
+            gate = hard_topk_mask(scores, budget, mask=mask, clamp=mask is not None)
         return _activations(self, scores, gate)
 
     def jumprelu_threshold(self, num_latents: int) -> Tensor:
