@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+import fast_lapsum
+
 LOOK = """
 import sys, time, torch
 before = set(sys.modules)
@@ -50,3 +52,10 @@ def test_the_command_without_its_packages_says_what_to_install(missing: str) -> 
         f"error: the command line needs {missing}, which is not installed:"
         " pip install 'fast-lapsum[cli]'\n"
     )
+
+
+def test_the_version_needs_no_torch() -> None:
+    code = "import sys; sys.modules['torch'] = None; from fast_lapsum_command import main; main()"
+    command = [sys.executable, "-c", code, "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == f"fast-lapsum {fast_lapsum.__version__}\n"
