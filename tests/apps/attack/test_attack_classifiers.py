@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -122,16 +125,42 @@ def test_a_wrong_preprocessor_config_is_named(damaged: Path, field: str, value: 
         load_classifier(str(damaged))
 
 
-def test_weights_that_cannot_be_had_name_the_choices(monkeypatch: pytest.MonkeyPatch) -> None:
+class _Hub(BaseHTTPRequestHandler):
+    """Is there, and knows nothing."""
+
+    def do_HEAD(self) -> None:
+        self.send_response(404)
+        self.end_headers()
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_weights_that_cannot_be_had_name_the_choices(
+    monkeypatch: pytest.MonkeyPatch, answers: bool
+) -> None:
+    """A hub that does not answer is asked once, and the cache instead; one that does, as ever."""
     pytest.importorskip("transformers")
+    import huggingface_hub
     from transformers import AutoModelForImageClassification
 
-    def offline(*_: object, **__: object) -> None:
-        raise OSError("We couldn't connect to the server\nand more lines")
+    asked: list[Any] = []
 
-    monkeypatch.setattr(AutoModelForImageClassification, "from_pretrained", offline)
-    with pytest.raises(ModelError, match=r"couldn't connect to the server Choices: .*timm:NAME"):
-        load_classifier("facebook/convnextv2-base-22k-384")
+    def not_found(*_: object, **options: Any) -> None:
+        asked.append(options["local_files_only"])
+        raise OSError("We couldn't find the files\nand more lines")
+
+    monkeypatch.setattr(AutoModelForImageClassification, "from_pretrained", not_found)
+    with HTTPServer(("127.0.0.1", 0), _Hub) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        where = f"http://127.0.0.1:{server.server_port if answers else 1}"
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", where)
+        says = "We couldn't find the files" if answers else f"not in the local cache, and {where}"
+        with pytest.raises(ModelError, match=rf"{says}.* Choices: .*timm:NAME"):
+            load_classifier("facebook/convnextv2-base-22k-384")
+        server.shutdown()
+    assert asked == [not answers]
 
 
 def test_timm_name_that_is_unknown() -> None:

