@@ -223,6 +223,7 @@ def test_a_record_that_cannot_be_written_is_refused_first(photo, tmp_path, name,
         (("--record", "nowhere/record.json"), "the folder nowhere does not exist"),
         (("--record", "record.txt"), "end it in .json"),
         (("--bpp", "-1"), "'-1' is not a finite number above 0"),
+        (("--background", "no such"), "--background: 'no such' is no colour, expected a name or"),
     ],
 )
 def test_errors_say_what_was_given(photo, tmp_path, monkeypatch, arguments, message):

@@ -130,6 +130,8 @@ def encode(
     coder = _coder()
     from .settings import Settings
 
+    if background is not None:
+        _check_colour(background)
     target = coder.Target(bpp, size, psnr)
     chosen = str(options.device(device))
     # The budget in bits follows from the picture and the target.
@@ -218,6 +220,17 @@ def _coder() -> ModuleType:
             raise
         _fail(f"{error.name} is missing. Get it with: pip install 'fast-lapsum[apps]'")
     return run
+
+
+def _check_colour(name: str) -> None:
+    """Before a picture is read, which may not need it: one without transparency does not."""
+    from .bitstream import CoderError
+    from .picture import background_colour
+
+    try:
+        background_colour(name)
+    except CoderError as error:
+        raise typer.BadParameter(f"{error}.", param_hint="--background") from None
 
 
 def _only_png(path: Path, option: str) -> None:
