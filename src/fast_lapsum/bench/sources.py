@@ -244,7 +244,7 @@ NO_FIGURE: Globs = (
     *_in("bench", "results", "sources", "stale", "tables"),
     *_in("bench/experiments", "__init__", "rendering"),
     "bench/report/*.py",
-    "apps/__init__.py",
+    *_in("apps", "__init__", "whole_png"),
     *_in("apps/coder", "commands", "drawn_command", "options", "report_command"),
     *_in("apps/coder", "__init__", "drawn_text", "figure", "report_figures", "report_text"),
     "apps/coder/study.py",

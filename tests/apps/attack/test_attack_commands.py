@@ -213,7 +213,9 @@ def test_a_batch_goes_on_past_bad_pictures(tmp_path: Path, photo: Path) -> None:
     text.write_text("no picture")
     cut = tmp_path / "cut.png"
     cut.write_bytes(photo.read_bytes()[:400])
-    bad = [tmp_path / "missing.png", text, tiny, grey, alpha, cut]
+    end = tmp_path / "end.png"
+    end.write_bytes(photo.read_bytes()[:-1])
+    bad = [tmp_path / "missing.png", text, tiny, grey, alpha, cut, end]
     out = tmp_path / "out"
     result = run(*bad, photo, "--out", out, "--method", "sigma-zero", "--calls", 40)
     assert result.exit_code == 2
@@ -225,9 +227,10 @@ def test_a_batch_goes_on_past_bad_pictures(tmp_path: Path, photo: Path) -> None:
         "grey.png: mode L, expected 8-bit RGB",
         "alpha.png: mode RGBA, expected 8-bit RGB",
         "cut.png: ",
+        "end.png: cut short: the end of the PNG is missing",
     ):
         assert message in words
-    assert words.count("Not attacked:") == 6
+    assert words.count("Not attacked:") == 7
     assert {path.name.partition("-")[0].partition(".")[0] for path in out.iterdir()} == {"photo"}
 
 

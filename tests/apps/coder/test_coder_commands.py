@@ -235,6 +235,23 @@ def test_errors_say_what_was_given(photo, tmp_path, monkeypatch, arguments, mess
     assert names(tmp_path) == ["photo.png"]
 
 
+@pytest.mark.parametrize("missing", [1, 12, 20])
+@pytest.mark.parametrize("command", ["encode", "coder-study", "coder-report"])
+def test_a_picture_that_is_cut_short_is_refused(photo, tmp_path, monkeypatch, command, missing):
+    """Although all its pixels can be had: who has lost the end may have lost more."""
+    monkeypatch.chdir(tmp_path)
+    photo.write_bytes(photo.read_bytes()[:-missing])
+    said = run(command, "photo.png", code=1)
+    assert said == "Error: photo.png: cut short: the end of the PNG is missing\n"
+    assert names(tmp_path) == ["photo.png"]
+
+
+def test_bytes_after_the_end_of_a_picture_are_none_of_it(photo, tmp_path):
+    photo.write_bytes(photo.read_bytes() + b"some more")
+    run("encode", photo, "--steps", 2)
+    assert names(tmp_path) == ["photo.lap", "photo.png"]
+
+
 def test_a_damaged_file_is_one_line(tmp_path):
     path = tmp_path / "bad.lap"
     path.write_bytes(b"\x93LAP\x01 nothing of that kind")

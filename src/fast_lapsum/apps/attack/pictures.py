@@ -13,6 +13,8 @@ from torch import Tensor
 
 from fast_lapsum.bench.results import finished_file
 
+from ..whole_png import CUT_SHORT, is_cut_short
+
 #: Smaller pictures are no photographs, and classifiers fail on them in many ways.
 LEAST_SIDE = 8
 _COLOUR = ("RGB", "P", "YCbCr")
@@ -81,7 +83,9 @@ def _opened(path: Path) -> Image.Image:
             if frames > 1:  # Pillow would hand out the first one without a word
                 raise PictureError(f"{path}: has {frames} frames, expected a single picture")
             image.load()
-            return image
+        if is_cut_short(path):
+            raise PictureError(f"{path}: {CUT_SHORT}")
+        return image
     except PictureError:
         raise
     except FileNotFoundError:

@@ -143,6 +143,7 @@ def encode(
         _only_png(figure, "--figure")
         _folder(figure, "--figure")
     with _clean_end(out):
+        _check_whole(source)
         coder.run_encode(
             source, out, target, settings, console, background, figure, profile, max_pixels, record
         )
@@ -209,6 +210,7 @@ def coder_study(
 
     chosen = str(options.device(device))
     with _clean_end(None):
+        _check_whole(source)
         study.run(source, console, bpp=bpp, size=size, steps=steps, seed=seed, device=chosen)
 
 
@@ -231,6 +233,13 @@ def _check_colour(name: str) -> None:
         background_colour(name)
     except CoderError as error:
         raise typer.BadParameter(f"{error}.", param_hint="--background") from None
+
+
+def _check_whole(source: Path) -> None:
+    from ..whole_png import CUT_SHORT, is_cut_short
+
+    if is_cut_short(source):
+        _fail(f"{source}: {CUT_SHORT}")
 
 
 def _only_png(path: Path, option: str) -> None:

@@ -78,12 +78,16 @@ def coder_report(
     from fast_lapsum.bench.results import finished_file
 
     from ..out_of_memory import is_memory
+    from ..whole_png import CUT_SHORT, is_cut_short
 
     def stop(number: int, frame: FrameType | None) -> NoReturn:
         raise KeyboardInterrupt(number)
 
     before = signal.signal(signal.SIGTERM, stop)
     try:
+        for path in report.photographs(paths):
+            if is_cut_short(path):
+                _fail(errors, f"{path}: {CUT_SHORT}")
         plan = report.Plan(crop, seed, steps, chosen)
         rates = list(dict.fromkeys(bpp or [_RATE]))
         results = report.run(paths, out, rates, plan, console, fresh, again or ())

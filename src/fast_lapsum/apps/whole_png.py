@@ -1,0 +1,19 @@
+"""PNG files whose end is missing, as of a copy that was interrupted.
+
+Pillow reads them without a word if every pixel can still be had; of other formats it says so.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+_END = b"IEND\xae\x42\x60\x82"  # the last chunk, which is the same in every file, with its checksum
+
+CUT_SHORT = "cut short: the end of the PNG is missing"
+
+
+def is_cut_short(path: Path) -> bool:
+    """Whether a file is a PNG without its last chunk."""
+    content = path.read_bytes()
+    return content.startswith(_SIGNATURE) and _END not in content
