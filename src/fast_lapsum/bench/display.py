@@ -50,6 +50,15 @@ def duration(seconds: float) -> str:
     return f"{whole} s" if whole < 60 else f"{whole // 60}:{whole % 60:02} min"
 
 
+def number_of(number: int, noun: str) -> str:
+    """A number of things.
+
+    >>> number_of(1, "atom"), number_of(2000, "atom")
+    ('1 atom', '2,000 atoms')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def print_table(console: Console, table: Table) -> None:
     """As wide as it needs to be in a file or a pipe, where nobody's window would cut it."""
     if console.is_terminal:

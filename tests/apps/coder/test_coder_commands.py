@@ -121,7 +121,7 @@ def test_figure_and_profile(photo, tmp_path):
     figure = tmp_path / "figure.png"
     options = ("--plain", "--steps", 2, "--device", "cpu", "--figure", figure, "--profile")
     said = run("encode", photo, "-o", tmp_path / "photo.lap", *options)
-    assert re.search(r"profile: 1 steps of [\d.]+ ms, without the first", said)
+    assert re.search(r"profile: 1 step of [\d.]+ ms, without the first", said)
     assert re.search(r"the operator takes [\d.]+ ms of each, [\d.]+%", said)
     with Image.open(figure) as image:
         assert image.width > 3 * 170
@@ -250,6 +250,12 @@ def test_bytes_after_the_end_of_a_picture_are_none_of_it(photo, tmp_path):
     photo.write_bytes(photo.read_bytes() + b"some more")
     run("encode", photo, "--steps", 2)
     assert names(tmp_path) == ["photo.lap", "photo.png"]
+
+
+def test_one_atom_is_one(photo, tmp_path):
+    out = tmp_path / "photo.lap"
+    assert " dB, 1 atom, " in run("encode", photo, "-o", out, "--plain", "--k", 1, "--steps", 2)
+    assert " bpp, 1 atom, " in run("inspect", out)
 
 
 def test_a_damaged_file_is_one_line(tmp_path):

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from fast_lapsum.bench.display import number_of
 from fast_lapsum.bench.records import identity
 from fast_lapsum.bench.results import write_json
 
@@ -247,11 +248,13 @@ class _File:
 
 def _line(row: Row) -> str:
     key = row["key"]
-    where = f"{key['picture']}, {key['setting']}, {key['calls']} calls, {key['method']}"
+    where = (
+        f"{key['picture']}, {key['setting']}, {number_of(key['calls'], 'call')}, {key['method']}"
+    )
     if row["status"] != "ok":
         return f"{where}: {row['status']}, {row['reason']}"
     values = row["values"]
-    time = f"{values['calls']} calls, {values['seconds']:.1f} s"
+    time = f"{number_of(values['calls'], 'call')}, {values['seconds']:.1f} s"
     if values["timed_out"]:
         time += ", time is up"
     if not values["success"]:

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from torch import Tensor
 
 from fast_lapsum.bench import environment, sources
-from fast_lapsum.bench.display import LiveBar
+from fast_lapsum.bench.display import LiveBar, number_of
 from fast_lapsum.bench.results import write_json
 
 from ..out_of_memory import is_memory
@@ -267,7 +267,7 @@ def _verified(saved: Path, classifier: Classifier, result: Result, record: dict[
 
 def _summary(path: Path, record: dict[str, Any]) -> str:
     found = record["measures"]
-    spent = f"{found['calls']} calls, {found['seconds']:.1f} s"
+    spent = f"{number_of(found['calls'], 'call')}, {found['seconds']:.1f} s"
     if "verified" in record and not found["success"]:
         return f"{path.name}: the picture does not fool once it is saved and read back, {spent}"
     if not found["success"]:

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
+from fast_lapsum.bench.display import number_of
 from fast_lapsum.bench.results import finished_file
 
 from .code import Code
@@ -35,7 +36,8 @@ def draw(path: Path, code: Code, picture: Picture, bits_per_pixel: float) -> Non
     pen, font = ImageDraw.Draw(sheet), ImageFont.load_default(size=13)
     atoms = sum(len(band.values) for band in code.bands)
     reached = psnr(picture, decode_picture(code))
-    title = f"{width} x {height}, {atoms:,} atoms, {bits_per_pixel:.3f} bpp, {reached:.2f} dB"
+    title = f"{width} x {height}, {number_of(atoms, 'atom')}, {bits_per_pixel:.3f} bpp"
+    title += f", {reached:.2f} dB"
     pen.text((_GAP, _GAP), title, fill="black", font=font)
     for index, level in enumerate(levels):
         left, top = _GAP + column * index, _GAP + 2 * _LINE
@@ -48,7 +50,8 @@ def draw(path: Path, code: Code, picture: Picture, bits_per_pixel: float) -> Non
         contrast = f", contrast x {gain}" if gain > 1 else ""
         cells = " x ".join(str(size) for size in here[0].mask.shape[::-1])
         pen.text((left, top - _LINE), f"level {level}, {cells} cells", fill="black", font=font)
-        pen.text((left, top + tile[1] + 2), f"{count:,} atoms{contrast}", fill="black", font=font)
+        caption = f"{number_of(count, 'atom')}{contrast}"
+        pen.text((left, top + tile[1] + 2), caption, fill="black", font=font)
         top += tile[1] + _LINE + _GAP
         running = decode_picture(_with_levels(code, 0, level))
         sheet.paste(_tile(running, tile), (left, top))

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 from rich.table import Table
 
-from fast_lapsum.bench.display import LiveBar, duration
+from fast_lapsum.bench.display import LiveBar, duration, number_of
 from fast_lapsum.bench.results import finished_file
 
 from . import container, figure, picture, record
@@ -92,7 +92,7 @@ def _summary(outcome: record.Outcome) -> str:
     counted, taken = outcome.fit.counted, 8 * outcome.size
     return (
         f"{outcome.size:,} bytes, {outcome.bits_per_pixel:.4f} bpp, {outcome.psnr:.2f} dB,"
-        f" {outcome.atoms:,} atoms, {outcome.seconds:.1f} s\n"
+        f" {number_of(outcome.atoms, 'atom')}, {outcome.seconds:.1f} s\n"
         f"rate: {counted:,.0f} bits by training's count, {taken:,} in the file"
         f" ({taken / max(1.0, counted) - 1:+.1%})"
     )
@@ -103,8 +103,9 @@ def _profile_line(times: Profile) -> str:
     if not times.steps:
         return "profile: nothing to count, the first step pays for the warm-up and was the only one"
     return (
-        f"profile: {times.steps} steps of {times.step_ms:.1f} ms, without the first, which pays for"
-        f" the warm-up; the operator takes {times.operator_ms:.1f} ms of each, {times.share:.1%}"
+        f"profile: {number_of(times.steps, 'step')} of {times.step_ms:.1f} ms, without the first,"
+        f" which pays for the warm-up; the operator takes {times.operator_ms:.1f} ms of each,"
+        f" {times.share:.1%}"
     )
 
 
@@ -128,7 +129,7 @@ def run_inspect(source: Path, console: Console, max_pixels: int) -> None:
     _say(
         console,
         f"{source}: format {container.VERSION}, {code.width} x {code.height}, {kind}\n"
-        f"{len(data):,} bytes, {8 * len(data) / pixels:.4f} bpp, {atoms:,} atoms,"
+        f"{len(data):,} bytes, {8 * len(data) / pixels:.4f} bpp, {number_of(atoms, 'atom')},"
         f" {8 * len(data) / max(1, atoms):.2f} bits each\n"
         f"dictionary {code.dictionary}, colours {code.colour}, entropy coding {contents.mode}",
     )
