@@ -1,16 +1,20 @@
 """The command line does what its help says, and refuses bad arguments by name."""
 
+import itertools
 import json
 import os
 import re
 import runpy
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 import fast_lapsum
@@ -216,6 +220,27 @@ def test_help_says_what_a_command_does(
     assert result.exit_code == 0
     for part in expected:
         assert part in plain(result.stdout)
+
+
+def _commands(group: Any, *before: str) -> Iterator[tuple[str, ...]]:
+    for name, command in group.commands.items():
+        yield (*before, name)
+        if hasattr(command, "commands"):
+            yield from _commands(command, *before, name)
+
+
+@pytest.mark.parametrize("command", list(_commands(get_command(cli.app))), ids=" ".join)
+def test_paragraphs_of_help_fill_the_terminal(command: tuple[str, ...]) -> None:
+    """No line ends where the next word would have had room, and no example is broken."""
+    environment = {"COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb"}
+    result = CliRunner(env=environment).invoke(cli.app, [*command, "--help"])
+    text, _, rest = result.stdout.partition("╭")
+    lines = [line.strip() for line in text.splitlines()]
+    for line, following in itertools.pairwise(lines):
+        if line and following:
+            assert len(f" {line} {following.split()[0]} ") > 80, following
+    after = [line.strip() for line in rest.rpartition("╯")[2].splitlines()]
+    assert len([line for line in after if line]) <= 1
 
 
 def test_a_failed_picture_leaves_nothing_behind(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from importlib.util import find_spec
 from pathlib import Path
@@ -82,7 +83,7 @@ def info(
 
 @app.command(
     name="demo",
-    epilog="Example: fast-lapsum demo --n 200000 --k 1000 --temperature 0.05 --out mask.png",
+    epilog="Example: fast-lapsum demo --n 2e5 --k 1000 --temperature 0.05 --out mask.png",
 )
 def run_demo(
     n: Annotated[
@@ -208,6 +209,22 @@ attack_commands.register(app)
 app.command(name="report", epilog="Example: fast-lapsum report results --figures-only --out docs")(
     report
 )
+
+
+def _unwrap_help(commands: typer.Typer) -> None:
+    """Each paragraph of a command's help in one line: a terminal has its own width.
+
+    Typer keeps the line ends of all paragraphs but the first.
+    """
+    for command in commands.registered_commands:
+        text = command.help or inspect.getdoc(command.callback) or ""
+        command.help = "\n\n".join(paragraph.replace("\n", " ") for paragraph in text.split("\n\n"))
+    for group in commands.registered_groups:
+        if group.typer_instance is not None:
+            _unwrap_help(group.typer_instance)
+
+
+_unwrap_help(app)
 
 
 def _print_demo(found: demo.Demo, budget: float, temperature: float, device: torch.device) -> None:
