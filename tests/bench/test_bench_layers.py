@@ -128,6 +128,11 @@ def test_an_interrupted_run_goes_on(monkeypatch: pytest.MonkeyPatch, no_compiler
     assert layers.measured_before(whole, whole, names) == {}  # finished: all of it anew
     assert layers.measured_before(whole, {**cut, "repeats": 2}, names) == {}
     assert layers.measured_before(whole, {**cut, "sources": {}}, names) == {}
+    for part in ("torch", "triton", "cpu"):
+        elsewhere = {**cut["environment"], part: "another"}
+        assert layers.measured_before(whole, {**cut, "environment": elsewhere}, names) == {}
+    later = {**cut["environment"], "load_average": 0.5}
+    assert len(layers.measured_before(whole, {**cut, "environment": later}, names)) == 4
     cut["cases"][0]["failed"] = "once"
     assert len(layers.measured_before(whole, cut, names)) == 3
 

@@ -19,6 +19,7 @@ from .functions import FunctionCase, Limit, Report, lines
 from .gpu_case import PEER_REPEATS, SEED, time_walls
 from .gpu_timing import Call, describe, device_timing, free_memory, one_line, set_count, sync_error
 from .layer_calls import Timed, activation, attention, batch_topk, checked, gate, router, tokens
+from .records import changed
 from .timing import measure
 
 LAYER, USUAL = "layer", "usual"
@@ -139,8 +140,8 @@ def run(
 ) -> dict[str, Any]:
     """Measure all cases of the device; ``save`` gets the record after each.
 
-    ``before`` is the record of a run that was interrupted: where it is of the same sources, device
-    and settings, its cases are taken from there.
+    ``before`` is the record of a run that was interrupted: where it is of the same sources,
+    environment and settings, its cases are taken from there.
     """
     cases = cases_of(device, quick)
     record: dict[str, Any] = {
@@ -171,9 +172,15 @@ def run(
 def measured_before(
     record: dict[str, Any], before: dict[str, Any] | None, names: set[str]
 ) -> dict[str, Any]:
-    """The cases of an interrupted run of the same; none of one that was finished, or failed."""
+    """The cases of an interrupted run of the same; none of one that was finished, or failed.
+
+    The same are sources, settings, device, and versions: times of another torch or Triton would
+    stand beside new ones in one table.
+    """
     same = ("quick", "repeats", "sources", "device")
     if before is None or any(before.get(part) != record[part] for part in same):
+        return {}
+    if changed(before, record["environment"], record["sources"]):
         return {}
     whole = {entry["case"]: entry for entry in before["cases"] if "failed" not in entry}
     return {} if names <= set(whole) else whole
