@@ -20,6 +20,11 @@ CPU = torch.device("cpu")
 NAMES = [LAYER, USUAL, COMPILED, USUAL_COMPILED]
 
 
+def calls_of(*names: str) -> list[str]:
+    """Forward, and with backward."""
+    return [name + part for name in names for part in ("", BOTH)]
+
+
 @pytest.fixture
 def light_compiler(monkeypatch: pytest.MonkeyPatch, fresh_compiler: None) -> None:
     """Graphs without code generation, which takes longer than the benchmark."""
@@ -43,11 +48,12 @@ def test_the_command_writes_every_case(tmp_path: Path, light_compiler: None) -> 
     assert [len(entry["lines"]) for entry in record["cases"]] == [2, 4, 0, 0, 0, 0]
     assert all(line["met"] is not None for entry in record["cases"] for line in entry["lines"])
     for entry in record["cases"]:
-        wanted = {name + part for name in NAMES for part in ("", BOTH)}
+        wanted = set(calls_of(*NAMES))
         if entry["case"].startswith("SparseAttentionBias"):  # topk has no gradient for the indexer
             wanted -= {USUAL + BOTH, USUAL_COMPILED + BOTH}
         assert set(entry["timings"]) == wanted
         assert set(entry["parity"]) == {LAYER, COMPILED}
+        assert entry["parity"][COMPILED]["gradient"] <= 1e-5
     assert "Layers:" in result.output
     assert "6 limits" in result.output
 
@@ -88,6 +94,25 @@ def test_what_is_wrong_is_not_timed(monkeypatch: pytest.MonkeyPatch, no_compiler
     assert "number chosen: the error is" in failed[0]["failed"]
     assert failed[0]["timings"] == {}
     assert all(line["met"] is None for line in failed[0]["lines"])
+
+
+def test_a_compiled_layer_with_another_gradient_is_not_timed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def miscompiled(function: Any, **_: Any) -> Any:
+        """The same forward, and a gradient that is 1e-4 too large for the first score."""
+
+        def call(scores: Tensor) -> Any:
+            slip = 1e-4 * scores.flatten()[0]
+            return function(scores) + (slip - slip.detach())
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", miscompiled)
+    case = layers.cases_of(CPU, quick=True)[1]
+    entry = layers._run_case(case, CPU, 1, lambda step: None, "p20")
+    assert entry["failed"].startswith(f"{COMPILED}: ParityError: gradient: the compiled layer's")
+    assert set(entry["timings"]) == set(calls_of(LAYER, USUAL, USUAL_COMPILED))
 
 
 def test_a_compiler_that_fails_leaves_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:

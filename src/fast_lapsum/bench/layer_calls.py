@@ -1,7 +1,8 @@
 """What `bench layers` times: every layer from its scores, and the usual way to the same choice.
 
-A check compares both before anything is timed: they choose the same scores, but for ties, and the
-layer keeps its budget. The usual way does not sort what it chooses, which is the fastest.
+A check compares both before anything is timed: they choose the same scores, but for ties, the layer
+keeps its budget, and compiled it has the gradient that it has eagerly. The usual way does not sort
+what it chooses, which is the fastest.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from .parity import ParityError
 TOLERANCE = 1e-5
 #: The temperature of routers, tokens and attention; activations have their default.
 TEMPERATURE = 0.5
+TINY = torch.finfo(torch.float32).tiny
 Errors = dict[str, float]
 
 
@@ -178,6 +180,19 @@ def checked(timed: Timed, scores: Tensor, layer: Callable[[Tensor], Any]) -> Err
                 f"shape {tuple(scores.shape)}"
             )
     return errors
+
+
+def checked_gradient(eager: Tensor, compiled: Tensor) -> Errors:
+    """How far a compiled layer's gradient is from the eager one's, of its largest entry."""
+    error = _largest(compiled.float() - eager.float()) / max(_largest(eager.float()), TINY)
+    # A compiler may round to two bytes at other places.
+    most = max(TOLERANCE, 4 * torch.finfo(eager.dtype).eps)
+    if not error <= most:
+        raise ParityError(
+            f"gradient: the compiled layer's differs from the eager one's by {error:.3g} of the "
+            f"largest entry, expected at most {most:.3g}, for scores of shape {tuple(eager.shape)}"
+        )
+    return {"gradient": error}
 
 
 def _choice(scores: Tensor, chosen: Tensor, usual: Tensor, k: int | Tensor) -> Errors:

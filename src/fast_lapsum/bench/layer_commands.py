@@ -50,9 +50,9 @@ def bench_layers(
 
     Routers from their logits, activations, gates, tokens and attention, forward and with backward,
     eager and compiled: device time in CUDA graphs over inputs that exceed the cache, or wall time
-    on a CPU. Says which limits hold. Choices and budgets are first checked: what is wrong is not
-    timed, and the exit code is 1. The results file is written after every case, and an interrupted
-    run goes on with the same command.
+    on a CPU. Says which limits hold. Choices, budgets and compiled gradients are first checked:
+    what is wrong is not timed, and the exit code is 1. The results file is written after every
+    case, and an interrupted run goes on with the same command.
     """
     chosen = options.device(device)
     path = out or options.results_folder(quick=quick) / chosen.type / "layers.json"

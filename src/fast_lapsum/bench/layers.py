@@ -9,7 +9,7 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -18,7 +18,17 @@ from . import environment, sources
 from .functions import FunctionCase, Limit, Report, lines
 from .gpu_case import PEER_REPEATS, SEED, time_walls
 from .gpu_timing import Call, describe, device_timing, free_memory, one_line, set_count, sync_error
-from .layer_calls import Timed, activation, attention, batch_topk, checked, gate, router, tokens
+from .layer_calls import (
+    Timed,
+    activation,
+    attention,
+    batch_topk,
+    checked,
+    checked_gradient,
+    gate,
+    router,
+    tokens,
+)
 from .records import changed
 from .timing import measure
 
@@ -233,6 +243,9 @@ def _calls(
             of_name = _of_function(name, function, timed, scores)
             for of_part in of_name.values():
                 of_part[0]()  # compiles
+            if name == COMPILED:
+                eager, compiled = calls[LAYER + BOTH][0], of_name[COMPILED + BOTH][0]
+                entry["parity"][name] |= checked_gradient(_gradient(eager), _gradient(compiled))
         except Exception as error:  # whatever the compiler met, the rest of the case stands
             if name == LAYER:
                 raise
@@ -275,6 +288,12 @@ def _with_backward(tensor: Callable[[Tensor], Tensor], scores: Tensor, weights: 
             return torch.autograd.grad(tensor(leaf), leaf, weights)
 
     return both
+
+
+def _gradient(call: Call) -> Tensor:
+    """What a call with backward returns."""
+    (found,) = cast(tuple[Tensor], call())
+    return found
 
 
 def _on_gpu(
