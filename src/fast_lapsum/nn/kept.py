@@ -13,9 +13,6 @@ from .._autograd import is_plain
 
 #: Devices whose tensors cannot be float64.
 WITHOUT_FLOAT64 = ("mps",)
-#: DistributedDataParallel of an older torch writes buffers before every call, and a GPU that is
-#: asked has to be waited for.
-_WRITES_ARE_RARE = torch.__version__ >= "2.13"  # which compares versions, not letters
 
 
 class _Number(NamedTuple):
@@ -24,6 +21,7 @@ class _Number(NamedTuple):
     value: float
     buffer: Tensor
     version: int
+    was_asked: bool = False  # for what somebody else had written
 
 
 class Keeping(torch.nn.Module):
@@ -33,7 +31,8 @@ class Keeping(torch.nn.Module):
     for the state dict and for compiled graphs, which then serve every number; eager calls take the
     number itself, the fastest way through an operator. Where somebody else writes to the buffer or
     puts another in its place (``torch.func.functional_call``), the buffer counts. What was written,
-    as by a broadcast, the next call asks for, and it is a number again.
+    as by a broadcast, the next call asks for, and it is a number again; on a GPU, which has to be
+    waited for, once.
     """
 
     # Of the state dict. The first version, of fast-lapsum 0.1, has nothing that is not learned.
@@ -78,9 +77,9 @@ class Keeping(torch.nn.Module):
         assert found is not None
         return found
 
-    def _note(self, name: str, value: float) -> None:
+    def _note(self, name: str, value: float, was_asked: bool = False) -> None:
         buffer = self._kept(name)
-        self._numbers[name] = _Number(float(value), buffer, _version_of(buffer))
+        self._numbers[name] = _Number(float(value), buffer, _version_of(buffer), was_asked)
 
     def _value(self, name: str) -> float | Tensor:
         """For a call: the number where it is known or can be asked for, else the tensor."""
@@ -91,11 +90,11 @@ class Keeping(torch.nn.Module):
         if number is None or number.buffer is not kept:
             return kept
         if number.version != _version_of(kept):
-            # At once, and ever again: a layer that is computed again for its gradient has to take
-            # the same way.
-            if not _can_be_asked(kept):
+            # A GPU is asked once: to wait for it whenever a broadcast has written would be a wait
+            # in every step.
+            if not _can_be_asked(kept) or (number.was_asked and not kept.is_cpu):
                 return kept
-            self._note(name, kept.item())
+            self._note(name, kept.item(), was_asked=True)
         return self._numbers[name].value
 
     def _read(self, name: str) -> float | Tensor:
@@ -181,9 +180,7 @@ def _can_be_asked(tensor: Tensor) -> bool:
     is_recorded = torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
     if is_recorded or not is_plain(tensor):
         return False
-    if tensor.is_cpu:
-        return True
-    return _WRITES_ARE_RARE and not (tensor.is_cuda and torch.cuda.is_current_stream_capturing())
+    return not (tensor.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
 def _version_of(tensor: Tensor) -> int:
