@@ -79,12 +79,12 @@ def cut_places(n: int, ranks: int, cut: str) -> list[int]:
     return [*places[:-1], n]
 
 
-def all_cases(ranks: int) -> Iterator[Case]:
-    """The table of cases of the other tests, and adversarial rows."""
+def all_cases(adversarial_rows: int) -> Iterator[Case]:
+    """The table of cases of the other tests, and so many adversarial rows."""
     yield from corner_cases()
     yield from distribution_cases()
     yield from option_cases()
-    yield from adversarial_cases(2000 if ranks == 2 else 400)
+    yield from adversarial_cases(adversarial_rows)
 
 
 def corner_cases() -> Iterator[Case]:

@@ -246,7 +246,7 @@ def compiled(rank: int) -> float:
     return worst
 
 
-def main(rank: int, ranks: int, meeting: str, results: str) -> None:
+def main(rank: int, ranks: int, adversarial_rows: int, meeting: str, results: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group(
         *("gloo", f"file://{meeting}"),
@@ -256,7 +256,9 @@ def main(rank: int, ranks: int, meeting: str, results: str) -> None:
     )
     found: dict[str, Any] = {}
     counter = Counter()
-    found["cases"] = {case.name: run(case, rank, ranks, counter) for case in all_cases(ranks)}
+    found["adversarial rows"] = adversarial_rows
+    cases = all_cases(adversarial_rows)
+    found["cases"] = {case.name: run(case, rank, ranks, counter) for case in cases}
     found["mistakes"] = mistakes(rank)
     found["dims"] = dims(rank, ranks)
     found["lists"] = lists(rank, ranks)
@@ -268,4 +270,4 @@ def main(rank: int, ranks: int, meeting: str, results: str) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4])
+    main(*(int(number) for number in sys.argv[1:4]), *sys.argv[4:])

@@ -233,6 +233,45 @@ def test_nested_tensors_in_and_out() -> None:
     assert log_soft_topk(scores, k).is_nested
 
 
+def test_hard_masks_of_nested_tensors() -> None:
+    """Exactly k ones in each row, the earliest of tied scores first, with the soft gradients."""
+    rows = [normal(5, seed=5), normal(1, seed=1), (2 * normal(9, seed=9)).round(), normal(0)]
+    k = torch.tensor([2.0, 0.0, 4.0, 0.0], requires_grad=True, **f64)
+    scores = _nested(*rows).requires_grad_()
+    hard, boundary = soft_topk(scores, k, 0.3, hard=True, return_threshold=True)
+    soft = soft_topk(scores, k, 0.3)
+    assert hard.is_nested
+    assert hard.layout == torch.jagged
+    assert torch.equal(hard.offsets(), scores.offsets())
+    pairs = list(zip(rows, k.tolist(), strict=True))
+    for got, (row, budget) in zip(hard.unbind(), pairs, strict=True):
+        assert torch.equal(got, reference.hard_row(row, budget))
+    best_left_out = torch.tensor([reference.boundary_row(*pair) for pair in pairs], **f64)
+    torch.testing.assert_close(boundary, best_left_out, equal_nan=True)
+    weights = normal(15, seed=15)
+    found, same = (
+        torch.autograd.grad((x.values() * weights).sum(), (scores, k)) for x in (hard, soft)
+    )
+    assert torch.equal(found[0].values(), same[0].values())
+    assert torch.equal(found[1], same[1])
+
+
+def test_hard_masks_of_nested_tensors_with_masks_and_holes() -> None:
+    base = normal(3, 10)
+    starts, lengths = torch.tensor([1, 0, 4]), torch.tensor([4, 10, 0])
+    scores = torch.nested.narrow(base, 1, starts, lengths, layout=torch.jagged)
+    hard = soft_topk(scores, torch.tensor([2, 3, 0]), 0.3, hard=True, largest=False)
+    for i, got in enumerate(hard.unbind()):
+        row = base[i, starts[i] : starts[i] + lengths[i]]
+        assert torch.equal(got, reference.hard_row(-row, (2.0, 3.0, 0.0)[i]))
+    assert float(hard.values().sum()) == 5  # nothing in the holes
+    rows = [normal(5, seed=5), normal(9, seed=9)]
+    keep = [row < 0.5 for row in rows]
+    hard = soft_topk(_nested(*rows), 2, 0.3, hard=True, mask=_nested(*keep))
+    for got, row, kept in zip(hard.unbind(), rows, keep, strict=True):
+        assert torch.equal(got, reference.hard_row(row.masked_fill(~kept, -inf), 2.0))
+
+
 def test_nested_tensors_with_holes() -> None:
     """A narrowed one has values that belong to no row."""
     base = normal(3, 10)

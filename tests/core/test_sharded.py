@@ -21,19 +21,31 @@ pytestmark = pytest.mark.skipif(
     not (torch.distributed.is_available() and torch.distributed.is_gloo_available()),
     reason="needs gloo",
 )
-WORLDS = [2, 3, *(pytest.param(size, marks=pytest.mark.slow) for size in (4, 8))]
+#: How many processes, and how many adversarial rows.
+WORLDS = [(2, 2000), (3, 400)]
+LARGE_WORLDS = [(3, 2000), (4, 2000), (8, 2000)]
 
 
-@pytest.fixture(scope="module", params=WORLDS)
+def _name(world: tuple[int, int]) -> str:
+    return "{} ranks, {} rows".format(*world)
+
+
+@pytest.fixture(
+    scope="module",
+    params=[*WORLDS, *(pytest.param(one, marks=pytest.mark.slow) for one in LARGE_WORLDS)],
+    ids=_name,
+)
 def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Ranks:
     """What each process found; one start of them for all tests."""
     folder = tmp_path_factory.mktemp("sharded")
-    files = [folder / f"rank-{rank}.pt" for rank in range(request.param)]
+    size, adversarial_rows = request.param
+    files = [folder / f"rank-{rank}.pt" for rank in range(size)]
     started = [
         subprocess.Popen(
             [
                 *(sys.executable, str(TESTS / "sharded_processes.py")),
-                *(str(rank), str(request.param), str(folder / "meeting"), str(file)),
+                *(str(number) for number in (rank, size, adversarial_rows)),
+                *(str(folder / "meeting"), str(file)),
             ],
             stderr=subprocess.PIPE,
             text=True,
@@ -41,7 +53,7 @@ def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         for rank, file in enumerate(files)
     ]
     try:
-        said = [process.communicate(timeout=500)[1] for process in started]
+        said = [process.communicate(timeout=250 * size)[1] for process in started]
     finally:
         for process in started:
             process.kill()
@@ -52,7 +64,7 @@ def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def test_parts_are_those_of_the_reference(ranks: Ranks) -> None:
     """Masks, logarithms, thresholds, hard masks and all gradients; bits agree between ranks."""
     wrong = []
-    for case in all_cases(len(ranks)):
+    for case in all_cases(ranks[0]["adversarial rows"]):
         try:
             check(case, ranks)
         except AssertionError as error:
@@ -62,7 +74,7 @@ def test_parts_are_those_of_the_reference(ranks: Ranks) -> None:
 
 def test_few_collectives(ranks: Ranks) -> None:
     """At most 4 forward for ordinary rows, one backward, the same on all ranks."""
-    for case in all_cases(len(ranks)):
+    for case in all_cases(ranks[0]["adversarial rows"]):
         counted = [one["cases"][case.name]["collectives"][:1] for one in ranks]
         assert len(set(counted)) == 1, case.name
         _, _, backward, size = ranks[0]["cases"][case.name]["collectives"]
@@ -73,7 +85,7 @@ def test_few_collectives(ranks: Ranks) -> None:
 
 def test_bytes_are_those_of_the_sizes(ranks: Ranks) -> None:
     """A sample, and measurements of one size each, however many scores a rank has."""
-    for case in all_cases(len(ranks)):
+    for case in all_cases(ranks[0]["adversarial rows"]):
         if case.function == "hard" or case.options:
             continue
         rows, width = len(case.k), case.scores.dtype.itemsize

@@ -23,7 +23,7 @@ those: adding up ones in float64 would round by more than a float64 mask is allo
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -33,7 +33,7 @@ from cases import U_ROUNDING, expected
 from fast_lapsum import soft_topk
 
 from .fit import NEXT_TO_NOTHING, fitted
-from .rows import Batch
+from .rows import Batch, in_full
 
 #: S above: 32 roundings of half a unit each.
 SUM_ROUNDING = 16.0
@@ -63,7 +63,7 @@ def solve(batch: Batch, solver: str = "auto") -> Tensor:
     scores = batch.scores
     if solver == "interpreted":
         return interpreted(batch)
-    with torch.autocast(scores.device.type, enabled=scores.dtype.itemsize == 2):
+    with in_full(scores):
         return soft_topk(
             scores,
             batch.k,
@@ -130,15 +130,20 @@ def _judge(scores: Tensor, mask: Tensor | None, k: Tensor, t: Tensor, p: Tensor)
     return Verdict(wrong, error, over, misfit)
 
 
-def against_reference(batch: Batch, solver: str = "auto") -> list[str]:
-    """What differs from the float64 reference by more than rounding: p, and the gradients."""
+def against_reference(
+    batch: Batch, solver: str = "auto", call: Callable[[Batch, str], Tensor] = solve
+) -> list[str]:
+    """What differs from the float64 reference by more than rounding: p, and the gradients.
+
+    ``call`` makes the mask of the batch, which is that of :func:`solve` however it is asked for.
+    """
     scores = batch.scores.detach().clone().requires_grad_()
     # As the call was made: a number stays a number, and has no gradient.
     k, t = (
         x.detach().clone().requires_grad_() if isinstance(x, Tensor) else x
         for x in (batch.k, batch.temperature)
     )
-    p = solve(batch._replace(scores=scores, k=k, temperature=t), solver)
+    p = call(batch._replace(scores=scores, k=k, temperature=t), solver)
     g = torch.Generator().manual_seed(scores.shape[-1])
     grad = torch.randn(p.shape, generator=g, dtype=torch.float64).to(p)
     leaves = {"d scores": scores, "d k": k, "d temperature": t}

@@ -10,10 +10,7 @@ from torch import Tensor
 
 from fast_lapsum import soft_topk, soft_topk_list
 
-from .rows import Batch
-
-#: A list is called row by row: so many of a batch.
-MOST_LISTS = 16
+from .rows import Batch, in_full
 
 
 def segments(batch: Batch, solver: str) -> Tensor:
@@ -38,7 +35,8 @@ def segments(batch: Batch, solver: str) -> Tensor:
     k = torch.stack((k, between / 3), -1).view(-1)
     t = t.repeat_interleave(2)
     given = {"mask": mask, "largest": batch.largest, "solver": solver}
-    p = soft_topk(values, k, t, cu_seqlens=offsets.int(), **given)  # type: ignore[arg-type]
+    with in_full(values):
+        p = soft_topk(values, k, t, cu_seqlens=offsets.int(), **given)  # type: ignore[arg-type]
     return p[places]
 
 
@@ -53,28 +51,32 @@ def padded(batch: Batch, solver: str) -> Tensor:
     lengths = torch.full((rows,), n, device=wide.device)
     given = {"mask": mask, "largest": batch.largest, "solver": solver}
     k, t = (_each(x, rows, wide.device) for x in (batch.k, batch.temperature))
-    p = soft_topk(wide, k, t, lengths=lengths, **given)  # type: ignore[arg-type]
+    with in_full(wide):
+        p = soft_topk(wide, k, t, lengths=lengths, **given)  # type: ignore[arg-type]
     return torch.where((p[:, n:] == 0).all(-1, keepdim=True), p[:, :n], math.nan)
 
 
 def lists(batch: Batch, solver: str) -> Tensor:
-    """Rows cut in four, of which one is empty; masked scores have to be left out by hand."""
+    """Every row a list of four tensors, of which one is empty; masked scores are -inf in it.
+
+    A call takes one list, so there are as many calls as rows. All that is done to the rows besides
+    is done to all at once, so that a GPU is not kept waiting for more than the calls.
+    """
     rows, n = batch.scores.shape
     scores = batch.scores
     if batch.mask is not None:
         scores = scores.masked_fill(~batch.mask, -math.inf if batch.largest else math.inf)
-    p = soft_topk(
-        *(batch.scores, batch.k, batch.temperature),
-        mask=batch.mask,
-        largest=batch.largest,
-    ).clone()
-    ks, ts = (_each(x, rows, scores.device) for x in (batch.k, batch.temperature))
-    for row in range(min(rows, MOST_LISTS)):
-        cuts = torch.tensor([n // 3, n // 3, n - n // 5])
-        parts = scores[row].tensor_split(cuts)
-        masks = soft_topk_list(parts, ks[row], ts[row], largest=batch.largest)
-        p[row] = torch.cat(masks)
-    return p
+    pieces = scores.tensor_split((n // 3, n // 3, n - n // 5), -1)
+    ks, ts = (
+        x.unbind() if isinstance(x, Tensor) else (x,) * rows for x in (batch.k, batch.temperature)
+    )
+    tensors = zip(*(piece.unbind() for piece in pieces), strict=True)
+    with in_full(scores):
+        masks = [
+            soft_topk_list(row, k, t, largest=batch.largest)
+            for row, k, t in zip(tensors, ks, ts, strict=True)
+        ]
+    return torch.cat([torch.stack(piece) for piece in zip(*masks, strict=True)], -1)
 
 
 def _each(value: float | Tensor, rows: int, device: torch.device) -> Tensor:

@@ -46,6 +46,11 @@ class Batch(NamedTuple):
         )
 
 
+def in_full(scores: Tensor) -> torch.autocast:
+    """Where calls with half-precision scores answer in float32."""
+    return torch.autocast(scores.device.type, enabled=scores.dtype.itemsize == 2)
+
+
 #: How a call is made: with numbers, with a value per row, and with what else may be in it.
 CALLS = ("numbers", "per row", "per row", "smallest", "masked", "infinities")
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 
 from .check import Verdict, against_reference, judge, solve
-from .functions import function_against_reference, judge_function, prepared
+from .functions import function_against_reference, has_reference, judge_function, prepared
 from .rows import Batch, Spec, make
 from .wrong_rows import Found
 
@@ -65,7 +65,8 @@ def work(job: Job, specs: list[Spec]) -> Iterator[Done]:
         for index in verdict.wrong.nonzero()[:MOST_OF_A_BATCH, 0].tolist():
             error = float(verdict.error[index])
             found.append(Found(spec, index, batch, error, verdict.reason(index)))
-        sampled = sampled_rows(spec, job.sample)
+        is_comparable = has_reference(job.function, batch.scores.dtype)
+        sampled = sampled_rows(spec, job.sample) if is_comparable else 0
         found += _differing(job, spec, batch, sampled)
         count = max(int(verdict.wrong.sum()), len(found))
         yield Done(spec, count, found, worst, misfit, sampled, time.perf_counter() - start)
@@ -80,6 +81,8 @@ def judged(job: Job, batch: Batch) -> Verdict:
 
 def compared(job: Job, row: Batch) -> list[str]:
     """What of a batch of one row is not as the reference has it."""
+    if not has_reference(job.function, row.scores.dtype):
+        return []
     if job.function == "mask":
         return against_reference(row, job.solver)
     return function_against_reference(job.function, row, job.solver)
