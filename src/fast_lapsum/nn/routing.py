@@ -69,27 +69,31 @@ class Routing(NamedTuple):
     def for_transformers(self, width: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Logits, weights and experts, as the routers of Hugging Face's transformers return them.
 
-        Their expert layers skip the expert ``num_experts``, so unused places cost nothing. For a
-        router with another budget than ``"token"`` leave ``width`` out, or a token that has more
-        experts loses the last ones, see :meth:`top`.
+        All tokens are in one dimension. Expert layers there skip the expert ``num_experts``, so
+        unused places cost nothing. For a router with another budget than ``"token"`` leave
+        ``width`` out, or a token that has more experts loses the last ones, see :meth:`top`.
         """
-        return (self.logits, *self.top(width))
+        weights, experts = self.top(width)
+        return _flat(self.logits), _flat(weights), _flat(experts)
 
     def for_torchtitan(self, width: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Weights, experts and tokens per expert, as torchtitan dispatches tokens.
 
-        Every place must name an expert there, so ``width`` has to be the number that each token
-        has: top_k of a router with ``budget="token"``, without padding and without a capacity. A
-        token with more loses the last ones, see :meth:`top`.
+        All tokens are in one dimension, ``(num_tokens, width)``. Every place must name an expert
+        there, so ``width`` has to be the number that each token has: top_k of a router with
+        ``budget="token"``, without padding and without a capacity. A token with more loses the last
+        ones, see :meth:`top`.
         """
-        return (*self.top(width), self.tokens_per_expert())
+        weights, experts = self.top(width)
+        return _flat(weights), _flat(experts), self.tokens_per_expert()
 
     def for_megatron(self) -> tuple[Tensor, Tensor]:
         """Probabilities and routing map, as Megatron-Core's routers return them.
 
-        They are dense, so no expert is lost.
+        All tokens are in one dimension, ``(num_tokens, num_experts)``. Both are dense, so no expert
+        is lost.
         """
-        return self.probabilities, self.routing_map
+        return _flat(self.probabilities), _flat(self.routing_map)
 
     def load_balance_loss(self) -> Tensor:
         r"""Expected load times share of the soft mask, summed over experts; 1 for equal loads.
@@ -111,3 +115,8 @@ class Routing(NamedTuple):
             return squares.mean()
         valid = self.is_token.expand(squares.shape)
         return squares.where(valid, 0).sum() / torch.count_nonzero(valid).clamp(min=1)
+
+
+def _flat(of_tokens: Tensor) -> Tensor:
+    """With one dimension for all tokens."""
+    return of_tokens.reshape(-1, of_tokens.shape[-1])
