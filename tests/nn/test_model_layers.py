@@ -14,17 +14,6 @@ from torch.nn import Module
 from fast_lapsum import nn
 from model_layers import LAYERS, Case
 
-#: One of each kind of graph: compiling takes its time.
-COMPILED = (
-    "gate-row",
-    "topk",
-    "batch-topk",
-    "router-token",
-    "router-expert",
-    "tokens",
-    "tokens-budget",
-    "attention-blocks",
-)
 CASES = pytest.mark.parametrize("case", LAYERS.values(), ids=LAYERS.keys())
 
 
@@ -57,10 +46,9 @@ def test_a_state_dict_has_all_that_inference_needs(case: Case) -> None:
             _same(case.outputs(one.train(training)(*inputs)), wanted)
 
 
-@pytest.mark.parametrize("name", COMPILED)
-def test_a_graph_is_whole_and_keeps_the_threshold(name: str, fresh_compiler: None) -> None:
+@CASES
+def test_a_graph_is_whole_and_keeps_the_threshold(case: Case, fresh_compiler: None) -> None:
     """The compiled layer moves its buffers as the eager one does, forward and backward."""
-    case = LAYERS[name]
     eager = _trained(case)
     layer = copy.deepcopy(eager)
     for training in (True, False):
@@ -101,14 +89,46 @@ def test_thresholds_stay_float32_in_a_model_of_two_bytes(case: Case) -> None:
             assert not any(one.isnan().any() for one in out)
 
 
+def _near(found: Tensor, wanted: Tensor, name: str = "") -> None:
+    """As close as numbers of two bytes are, measured by the largest."""
+    scale = float(wanted.detach().where(wanted.isfinite(), 0).abs().max())
+    tolerances = {"rtol": 2**-7, "atol": 2**-7 * scale}
+    torch.testing.assert_close(
+        found.to(wanted.dtype), wanted, **tolerances, equal_nan=True, msg=lambda m: f"{name}: {m}"
+    )
+
+
 @CASES
-def test_autocast(case: Case) -> None:
+def test_autocast_is_near_float32(case: Case) -> None:
+    """Outputs, gradients and what is kept: those of the same scores in float32."""
     layer = _trained(case)
-    inputs = tuple(one.to(torch.bfloat16) for one in case.inputs())
-    with torch.autocast("cpu", torch.bfloat16):
-        for training in (True, False):
-            out = case.outputs(layer.train(training)(*inputs))
-            assert not any(one.isnan().any() for one in out)
+    for training in (True, False):
+        layer.zero_grad()
+        wide = copy.deepcopy(layer).train(training)
+        given = tuple(one.to(torch.bfloat16).requires_grad_() for one in case.inputs())
+        given_wide = tuple(one.detach().float().requires_grad_() for one in given)
+        with torch.autocast("cpu", torch.bfloat16):
+            out = case.outputs(layer.train(training)(*given))
+        wanted = case.outputs(wide(*given_wide))
+        for found, one in zip(out, wanted, strict=True):
+            if one.is_floating_point():
+                _near(found, one)
+            else:
+                assert torch.equal(found, one)
+        for name, value in wide.state_dict().items():
+            _near(layer.state_dict()[name], value, name)
+        if not any(one.requires_grad for one in wanted):
+            continue
+        for outputs in (out, wanted):
+            sums = [x.float().square().nan_to_num(posinf=0).sum() for x in outputs]
+            torch.stack([x for x in sums if x.requires_grad]).sum().backward()
+        leaves = [*zip(given, given_wide, strict=True)]
+        leaves += zip(layer.parameters(), wide.parameters(), strict=True)
+        assert any(one.grad is not None and one.grad.abs().sum() > 0 for _, one in leaves)
+        for ours, theirs in leaves:
+            assert (ours.grad is None) == (theirs.grad is None)
+            if theirs.grad is not None:
+                _near(ours.grad, theirs.grad)
 
 
 @CASES
