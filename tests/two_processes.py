@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import Module
 from torch.nn.parallel import DistributedDataParallel
 
+from fast_lapsum import nn
 from fast_lapsum.losses import TopKCrossEntropyLoss
 from fast_lapsum.prune import soften
 from model_layers import LAYERS, Case
@@ -29,6 +30,27 @@ class Scaled(Module):
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         return self.outputs(self.layer(*(self.scale * one for one in inputs)))
+
+
+class WithDeadLatents(Module):
+    """An autoencoder whose dead latents rebuild what is left over."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.decoder = torch.nn.Linear(8, 32), torch.nn.Linear(32, 8)
+        self.activation, self.dead = nn.BatchTopK(2), nn.DeadLatents(32, patience=10)
+        self.has_fired: list[Tensor] = []  # in this process, by batch
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        latents = self.encoder(x)
+        activations = self.activation(latents)
+        chosen = self.dead(latents, k=4)
+        if self.training:
+            self.dead.update(activations)
+            self.has_fired.append((activations != 0).any(0))
+        error = x - self.decoder(activations)
+        rebuilt = chosen.activations @ self.decoder.weight.T
+        return error, chosen.share * (error.detach() - rebuilt), chosen.share
 
 
 def _train(model: Module, inputs: Any, loss_of: Any, rank: int) -> dict[str, Any]:
@@ -70,6 +92,10 @@ def main(rank: int, meeting: str, results: str) -> None:
         rank,
     )
     found["pruned"]["masks"] = pruning.finalize()
+    torch.manual_seed(0)
+    autoencoder = WithDeadLatents()
+    found["dead-latents"] = _train(autoencoder, lambda: (torch.randn(6, 8),), _finite_squares, rank)
+    found["has fired"] = autoencoder.has_fired
     torch.save(found, results)
     dist.destroy_process_group()
 

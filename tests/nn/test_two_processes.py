@@ -52,7 +52,7 @@ def _same(one: Any, other: Any, where: Path) -> None:
         assert torch.equal(one.nan_to_num(7.0), other.nan_to_num(7.0)), where
 
 
-@pytest.mark.parametrize("name", [*LAYERS, "pruned"])
+@pytest.mark.parametrize("name", [*LAYERS, "pruned", "dead-latents"])
 def test_ranks_agree(name: str, ranks: list[dict[str, Any]]) -> None:
     _same(ranks[0][name], ranks[1][name], Path(name))
     gradients = ranks[0][name]["gradients"].values()
@@ -62,3 +62,17 @@ def test_ranks_agree(name: str, ranks: list[dict[str, Any]]) -> None:
 def test_a_pruned_model_has_its_number_of_weights(ranks: list[dict[str, Any]]) -> None:
     masks = ranks[1]["pruned"]["masks"]
     assert sum(int(mask.sum()) for mask in masks.values()) == (8 * 16 + 16 * 6) // 4
+
+
+def test_silent_rows_are_those_of_the_first_process(ranks: list[dict[str, Any]]) -> None:
+    """DDP sends its buffers to all, so all choose among the same latents for the auxiliary loss."""
+    fired, others = (one["has fired"] for one in ranks)
+    assert not all(torch.equal(a, b) for a, b in zip(fired, others, strict=True))
+    rows = torch.zeros(32, dtype=torch.int64)
+    for has_fired in fired:
+        rows = (rows + 6).where(~has_fired, 0)
+    for one in ranks:
+        assert torch.equal(one["dead-latents"]["state"]["dead.rows_since_fired"], rows)
+        *_, share = one["dead-latents"]["evaluated"]
+        assert 0 < (rows >= 10).sum() < 32
+        assert share == ((rows >= 10).sum() / 4).clamp(max=1)

@@ -26,6 +26,9 @@ class DeadLatents(torch.nn.Module):
     over. How many are dead is only known on the device, and nothing here waits for it: with fewer
     than k dead latents all of them are chosen, and with none the selection is zero.
 
+    Under ``DistributedDataParallel`` rows are counted in the first process, whose buffers are sent
+    to all: every process has the same dead latents.
+
     Args:
         num_latents: the width of the autoencoder.
         patience: after so many rows without a sign a latent is dead.
