@@ -118,7 +118,7 @@ def averaged(rank: int, ranks: int, divided: bool) -> dict[str, float]:
     alone = Learned(None)
     (alone(scores) * weights).sum(-1).mean().backward()
     model = Learned(dist.group.WORLD)
-    if divided:  # the recipe of docs/distributed.md
+    if divided:  # as docs/distributed.md does for a layer
         for value in (model.k, model.temperature):
             value.register_hook(lambda gradient: gradient / dist.get_world_size())
     spread = DistributedDataParallel(model)
