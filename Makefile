@@ -137,7 +137,7 @@ docs: $(INSTALLED) ## the site, into build/site; open build/site/index.html
 costs: $(INSTALLED) ## docs/costs.md, and the tables of the README and the notes, from results/
 	$(BIN)/python docs/tools/costs.py
 
-pictures: $(INSTALLED) ## the pictures of the README and of docs/how-it-works.md, into docs/figures
+pictures: $(INSTALLED) ## the pictures of the README and of pages that explain, into docs/figures
 	$(BIN)/python docs/tools/pictures.py
 
 dist: $(INSTALLED) ## an sdist and wheels for a package index, in dist/, installed and tried

@@ -1,4 +1,4 @@
-"""The pictures of the README, the first page, how-it-works.md, ranking.md: `make pictures`."""
+"""The pictures of the README, of pages that explain, and of two layers: `make pictures`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fast_lapsum import soft_argsort, soft_rank, soft_sort, soft_topk, threshold
+from fast_lapsum.nn import BudgetGate, SparseAttentionBias
 
 ROOT = Path(__file__).resolve().parents[2]
 FIGURES = ROOT / "docs" / "figures"
@@ -166,7 +167,69 @@ def ranking() -> Any:
     return figure
 
 
-PICTURES = {"mask": mask, "budget-curve": budget, "band": band, "ranking": ranking}
+def gates() -> Any:
+    """How many scores pass at inference, as training goes on, and by row when it has ended."""
+    k, rows, length = 16, 32, 1024
+    generator = torch.Generator().manual_seed(3)
+
+    def scaled(count: int, scales: int) -> Tensor:
+        """Normal scores; the rows of a batch have one scale, and those of the next another."""
+        scale = torch.randn(scales, 1, generator=generator).mul(0.15).exp()
+        return scale * torch.randn(count, length, generator=generator)
+
+    held_out = scaled(4096, 4096)
+    gate = BudgetGate(k, temperature=0.1, budget="batch", momentum=None)
+    own: list[float] = []
+    passed: dict[str, list[float]] = {"of nn.BudgetGate": [], "mean of the batches' own": []}
+    for _ in range(200):
+        scores = scaled(rows, 1)
+        gate(scores)
+        own.append(float(scores.flatten().kthvalue(scores.numel() - k * rows).values))
+        for found, b in zip(passed.values(), (gate.threshold, sum(own) / len(own)), strict=True):
+            found.append(float((held_out > b).sum(-1).float().mean()))
+    figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 2.7), width_ratios=(1.4, 1))
+    for (name, counts), color in zip(passed.items(), (BLUE, ORANGE), strict=True):
+        left.plot(range(1, 201), counts, color=color, label=name)
+    left.axhline(k, color=GREY, linewidth=0.8, linestyle=":")
+    left.set(xlabel="batches of training", ylabel="scores over it, per row", ylim=(0, 30))
+    left.set(title=f"two thresholds, k = {k}")
+    left.legend(frameon=False)
+    per_row = gate.eval()(held_out).sum(-1)
+    right.hist(per_row, bins=range(0, 61, 3), color="#c5cae9")
+    mean = float(per_row.mean())
+    right.axvline(mean, color=BLUE, label=f"mean {mean:.1f}")
+    right.set(xlabel="scores that pass", ylabel="rows", title="nn.BudgetGate in eval()")
+    right.legend(frameon=False)
+    return figure
+
+
+def attention() -> Any:
+    """What an indexer's scores make of causal attention: selections, and the weights of both."""
+    queries, k = 24, 4
+    generator = torch.Generator().manual_seed(3)
+    scores, products = torch.randn(2, queries, queries, generator=generator)
+    bias = SparseAttentionBias(k, temperature=0.5)
+    figure, panels = plt.subplots(1, 3, figsize=(7.2, 2.7), sharey=True)
+    training, inference = bias(scores), bias.eval()(scores)
+    for axes, shown, title in (
+        (panels[0], training.exp(), "p in training"),
+        (panels[1], (products + training).softmax(-1), "softmax(qk + log p)"),
+        (panels[2], (products + inference).softmax(-1), "the same in eval()"),
+    ):
+        axes.imshow(shown, cmap="Blues", vmin=0, vmax=1)
+        axes.set(xlabel="key", title=title)
+    panels[0].set(ylabel="query")
+    return figure
+
+
+PICTURES = {
+    "mask": mask,
+    "budget-curve": budget,
+    "band": band,
+    "ranking": ranking,
+    "gates": gates,
+    "attention": attention,
+}
 
 
 def main() -> None:

@@ -73,7 +73,8 @@ class Routing(NamedTuple):
         unused places cost nothing. For a router with another budget than ``"token"`` leave
         ``width`` out, or a token that has more experts loses the last ones, see :meth:`top`.
         """
-        return (_flat(self.logits), *map(_flat, self.top(width)))
+        weights, experts = self.top(width)
+        return _flat(self.logits), _flat(weights), _flat(experts)
 
     def for_torchtitan(self, width: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Weights, experts and tokens per expert, as torchtitan dispatches tokens.

@@ -305,6 +305,80 @@ def test_no_memory_is_one_line(tmp_path):
     assert names(tmp_path) == ["large.lap", "small.lap"]
 
 
+#: The command under a limit on its address space, of so many bytes or none.
+COMMAND = """
+import resource, sys
+from fast_lapsum_command import main
+
+limit = int(sys.argv.pop(1))
+resource.setrlimit(resource.RLIMIT_AS, (limit or resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+try:
+    main()
+finally:
+    if not limit:
+        with open("/proc/self/status") as status:
+            print(next(line for line in status if line.startswith("VmPeak:")))
+"""
+
+
+NEEDS_LIMITS = pytest.mark.skipif(
+    not Path("/proc/self/status").exists(),
+    reason="limits of address space, and what a process takes of it, are Linux's",
+)
+
+
+def command_under_limit(limit, *arguments):
+    given = [str(one) for one in (limit, *arguments)]
+    return subprocess.run(
+        [sys.executable, "-c", COMMAND, *given],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},  # each would have a stack of its own
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+
+
+@NEEDS_LIMITS
+def test_commands_under_a_limit_of_memory(tmp_path):
+    """What `ulimit -v` does: one line and an exit code, of commands that need a little more.
+
+    How much a process takes before it has work is for the version of torch to say.
+    """
+    for name, size in (("small", 64), ("large", 4000)):
+        code = random_code(1, (size, size), "wavelet", density=0.0)
+        (tmp_path / f"{name}.lap").write_bytes(container.to_bytes(code))
+    Image.new("RGB", (2500, 2500), "teal").save(tmp_path / "large.png")
+    out = tmp_path / "small.png"
+    done = command_under_limit(0, "decode", tmp_path / "small.lap", "-o", out)
+    assert done.returncode == 0, done.stderr
+    out.unlink()
+    taken = int(done.stdout.split("VmPeak:")[1].split()[0]) << 10
+    before = names(tmp_path)
+    for command, source, out in (
+        ("decode", "large.lap", "out.png"),
+        ("encode", "large.png", "out.lap"),
+    ):
+        done = command_under_limit(
+            taken + (32 << 20), command, tmp_path / source, "-o", tmp_path / out
+        )
+        assert done.returncode == 1, (command, done)
+        assert done.stdout == ""
+        assert done.stderr.count("\n") == 1
+        assert "error: more memory is needed than there is" in done.stderr.lower()
+        assert names(tmp_path) == before
+
+
+@NEEDS_LIMITS
+@pytest.mark.parametrize("mebibytes", [150, 420])
+def test_a_limit_that_torch_does_not_fit_in(mebibytes):
+    """Without a look at the limit it would end as an error of the loader, or by an abort."""
+    done = command_under_limit(mebibytes << 20, "info")
+    assert done.returncode == 1
+    wanted = f"needs 600 MiB to start, and its limit (ulimit -v) is {mebibytes} MiB\n"
+    assert done.stderr == f"error: the command {wanted}"
+    assert done.stdout == ""
+
+
 @pytest.mark.parametrize(
     "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried")]
 )
