@@ -16,6 +16,9 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(
             f"tests/gpu needs a CUDA device, and torch {torch.__version__} sees none"
         )
+    # torch 2.11 takes its own deprecated way when it loads its compiler.
+    told = "ignore:`torch.jit.script_method` is deprecated:DeprecationWarning"
+    config.addinivalue_line("filterwarnings", told)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

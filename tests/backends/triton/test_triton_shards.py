@@ -25,7 +25,7 @@ from fast_lapsum.backends.common import compute_dtype
 from fast_lapsum.backends.shards import COLUMNS, Rows, Sample, Sizes
 from fast_lapsum.backends.torch import shard_entry as plain
 from fast_lapsum.backends.torch.float_order import cuts, next_float
-from fast_lapsum.backends.triton import shard_entry, shard_plan, shard_results
+from fast_lapsum.backends.triton import shard_entry, shard_plan, shard_results, shard_steps
 from fast_lapsum.backends.triton.shard_plan import ShardPlan
 from interpreting import poison
 from sharded_cases import Case, corner_cases, distribution_cases, option_cases
@@ -345,3 +345,32 @@ def test_plans() -> None:
         kept = plan.chunks * plan.depth * plan.lanes
         assert kept <= n / 20 + shard_plan.LEAST_DEPTH * plan.lanes * plan.chunks
     assert kept < 0.05 * n
+
+
+# messages
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_messages_of_an_odd_length_are_taken_apart(ranks: int) -> None:
+    """Also one alone, a copy of which may keep the distance to a next one."""
+    numbers = torch.arange(2.0 * ranks, dtype=torch.float64).view(ranks, 2)
+    nodes = torch.arange(3.0 * ranks).view(ranks, 3).half()
+    said = torch.stack([pack(*one) for one in zip(numbers, nodes, strict=True)])
+    found = shard_steps._parts(said, nodes[0].nbytes, torch.float16)
+    assert torch.equal(found[0], numbers)
+    assert torch.equal(found[1], nodes)
+
+
+def test_all_of_a_message_is_written(poison: None) -> None:
+    """Also of rows that are done: what lay in the memory before is nobody's business."""
+    rows = 3
+    shard = make(normal(rows, 200), torch.ones(rows, dtype=torch.float64), None, True)
+    shard.sample(64)
+    low, high = torch.zeros(2, rows, dtype=torch.float64)
+    pivots = torch.zeros(rows, 8, dtype=torch.float64)
+    is_open = torch.tensor([0, 1, 0], dtype=torch.int32)
+    found = shard.measure(low, high + 1, pivots, 64, is_open)
+    assert found.message is not None
+    assert not found.columns[::2].any()
+    assert not found.nodes[::2].any()
+    assert found.columns[1].any()

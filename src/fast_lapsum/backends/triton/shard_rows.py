@@ -51,6 +51,7 @@ class Shard:
         self.measured = 0  # so many times
         self.nodes: Tensor | None = None
         self.kept: Kept | None = None
+        self.answer: tuple[Tensor, Tensor, Tensor] | None = None  # a message that serves each time
 
     def sample(self, size: int) -> Sample:
         """Quantiles of a random part of every row, of all of it where that is short."""
@@ -79,11 +80,15 @@ class Shard:
     ) -> Measured:
         """At bands [rows] and pivots [rows, p]: NaN for pivots of which nothing is known.
 
-        Of rows that are not open nothing is written.
+        Of rows that are not open nothing is written: what was last said of them is said again. The
+        next measurement takes the memory of this one, whose message has been sent by then.
         """
         count, plan = pivots.shape[-1], self.plan
         width = COLUMNS + 2 * count
-        message, columns, nodes = self._message(self.rows * width, self.rows * size)
+        if self.answer is None:
+            self.answer = self._message(self.rows * width, self.rows * size)
+            self.answer[0].zero_()  # what is said of rows that are done is sent, too
+        message, columns, nodes = self.answer
         columns, nodes = columns.view(self.rows, width), nodes.view(self.rows, size)
         band = Band(low.contiguous(), high.contiguous(), pivots.contiguous(), is_open, low)
         band = band._replace(temperature=self.temperature)

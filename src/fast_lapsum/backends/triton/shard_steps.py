@@ -93,6 +93,8 @@ def _parts(gathered: Tensor, length: int, dtype: torch.dtype) -> tuple[Tensor, T
     places = gathered.data_ptr(), gathered.stride(0), split
     first, second = gathered[:, :split], gathered[:, split:]
     if gathered.stride(1) != 1 or any(place % torch.float64.itemsize for place in places):
-        # Numbers of another rank's message lie where they can be read only by chance.
-        first, second = first.clone(), second.clone()
+        # Numbers of another rank's message lie where they can be read only by chance. A copy of one
+        # message would keep its odd length between messages.
+        packed = torch.contiguous_format
+        first, second = first.clone(memory_format=packed), second.clone(memory_format=packed)
     return first.view(torch.float64), second.view(dtype)
