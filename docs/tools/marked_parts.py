@@ -26,7 +26,9 @@ from result_tables import (
     unbroken,
 )
 
+from fast_lapsum.bench.layers import BOTH, COMPILED, LAYER, USUAL, USUAL_COMPILED
 from fast_lapsum.bench.peers import PEERS
+from fast_lapsum.bench.rank_local import ALONE, OF_RANK
 
 ROOT = RESULTS.parent
 PAGES = (
@@ -35,7 +37,7 @@ PAGES = (
     *("docs/notes/gpu-kernels.md", "docs/notes/wrong-rows.md"),
     *(
         f"docs/layers/{name}.md"
-        for name in ("autoencoders", "losses", "pruning", "routers", "tokens")
+        for name in ("index", "autoencoders", "losses", "pruning", "routers", "tokens")
     ),
 )
 _PART = re.compile(r"(<!-- costs: (?!end)([\w-]+) -->\n).*?(<!-- costs: end -->)", re.DOTALL)
@@ -167,18 +169,42 @@ def _ranking() -> str:
     )
 
 
+def _on_both(name: str, calls: tuple[str, ...]) -> str:
+    """What calls of a benchmark take on a CPU, and of the device on a GPU."""
+    cpu, gpu = load(f"cpu/{name}.json"), load(f"cuda/{name}.json")
+    return (
+        f"Milliseconds on a CPU ({environment_of(cpu)}):\n\n{_named(cpu, calls)}\n"
+        f"Of the device, in a CUDA graph, on a GPU ({environment_of(gpu)}):\n\n"
+        f"{_named(gpu, calls)}"
+    )
+
+
 def _ragged() -> str:
-    results = load("cpu/ragged.json")
     names = ("segments", "rows of the mean length", "padded rows and a mask")
-    names += ("segments + backward", "rows of the mean length + backward")
-    return f"Milliseconds on a CPU ({environment_of(results)}):\n\n{_named(results, names)}"
+    return _on_both("ragged", (*names, "segments + backward", "rows of the mean length + backward"))
 
 
 def _lists() -> str:
-    results = load("cpu/ragged.json")
-    names = ("list", "one tensor", "joined, then one tensor", "list + backward")
-    names += ("one tensor + backward",)
-    return f"Milliseconds on a CPU ({environment_of(results)}):\n\n{_named(results, names)}"
+    names = ("list", "one tensor", "joined, then one tensor")
+    return _on_both("ragged", (*names, "list + backward", "one tensor + backward"))
+
+
+def _one_rank() -> str:
+    """The work of one rank by itself, beside a call on its scores alone."""
+    results = load("cuda/ranks.json")
+    found = _named(results, (ALONE, OF_RANK))
+    return f"Milliseconds of the device ({environment_of(results)}):\n\n{found}"
+
+
+def _layers() -> str:
+    """Layers and the usual ways, eager and compiled, forward and backward."""
+    results = load("cuda/layers.json")
+    names = (LAYER + BOTH, USUAL + BOTH, COMPILED + BOTH, USUAL_COMPILED + BOTH)
+    forward = _named(results, (LAYER, USUAL, COMPILED, USUAL_COMPILED))
+    return (
+        f"Milliseconds of the device, forward ({environment_of(results)}):\n\n{forward}\n"
+        f"And forward and backward:\n\n{_named(results, names)}"
+    )
 
 
 PARTS = {
@@ -192,6 +218,8 @@ PARTS = {
     "hunts": _hunts,
     "ranks-counts": rank_tables.counts,
     "ranks-times": rank_tables.times,
+    "one-rank": _one_rank,
+    "layers": _layers,
     "nearest-cpu": lambda: _nearest("cpu"),
     "nearest-cuda": lambda: _nearest("cuda"),
     **{f"example-{name}": partial(example, name) for name in EXAMPLES},
