@@ -178,3 +178,12 @@ def test_other_errors_of_a_launch_are_raised(
     assert len(asked.refused) == 1
     assert not room
     assert not relaunch._calls
+
+
+@pytest.mark.parametrize("output", ["mask", "hard", "log", "threshold"])
+def test_scratch_memory_does_not_grow_with_a_row(output: str) -> None:
+    """What a call holds beside its results are these words alone: 16 MiB are meant at most."""
+    for n in (10**7, 10**8, 10**9):
+        plan = launch._plan(n, 1, 4, 4, CORES, output)
+        made = steps.forward_steps(plan, n, 1, CORES, True, True, output, False, tl.float32)
+        assert made.words * torch.int64.itemsize < 1 << 20
