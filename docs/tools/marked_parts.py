@@ -203,7 +203,8 @@ def _layers() -> str:
     forward = _named(results, (LAYER, USUAL, COMPILED, USUAL_COMPILED))
     return (
         f"Milliseconds of the device, forward ({environment_of(results)}):\n\n{forward}\n"
-        f"And forward and backward:\n\n{_named(results, names)}"
+        f"And forward and backward:\n\n{_named(results, names)}\n"
+        f"By the clock of a caller, forward and backward:\n\n{_named(results, names, 'wall')}"
     )
 
 

@@ -14,6 +14,8 @@ CUT_SHORT = "cut short: the end of the PNG is missing"
 
 
 def is_cut_short(path: Path) -> bool:
-    """Whether a file is a PNG without its last chunk."""
-    content = path.read_bytes()
-    return content.startswith(_SIGNATURE) and _END not in content
+    """Whether a file is a PNG without its last chunk; what a pipe holds can be read only once."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(_SIGNATURE)) == _SIGNATURE and _END not in file.read()

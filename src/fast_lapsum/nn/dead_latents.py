@@ -28,7 +28,8 @@ class DeadLatents(torch.nn.Module):
     than k dead latents all of them are chosen, and with none the selection is zero.
 
     Under ``DistributedDataParallel`` rows are counted in the first process, whose buffers are sent
-    to all: every process has the same dead latents.
+    to all with each forward pass: every process has the same dead latents, if they are asked for
+    before the batch is counted.
 
     Args:
         num_latents: the width of the autoencoder.

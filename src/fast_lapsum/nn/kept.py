@@ -21,7 +21,7 @@ class _Number(NamedTuple):
     value: float
     buffer: Tensor
     version: int
-    was_asked: bool = False  # for what somebody else had written
+    was_asked: bool = False  # once, for what somebody else had written
 
 
 class Keeping(torch.nn.Module):
@@ -78,7 +78,8 @@ class Keeping(torch.nn.Module):
         return found
 
     def _note(self, name: str, value: float, was_asked: bool = False) -> None:
-        buffer = self._kept(name)
+        buffer, before = self._kept(name), self._numbers.get(name)
+        was_asked = was_asked or (before is not None and before.was_asked)
         self._numbers[name] = _Number(float(value), buffer, _version_of(buffer), was_asked)
 
     def _value(self, name: str) -> float | Tensor:

@@ -119,4 +119,4 @@ class Routing(NamedTuple):
 
 def _flat(of_tokens: Tensor) -> Tensor:
     """With one dimension for all tokens."""
-    return of_tokens.reshape(-1, of_tokens.shape[-1])
+    return of_tokens.reshape(of_tokens.shape[:-1].numel(), of_tokens.shape[-1])

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -244,6 +245,17 @@ def test_a_picture_that_is_cut_short_is_refused(photo, tmp_path, monkeypatch, co
     said = run(command, "photo.png", code=1)
     assert said == "Error: photo.png: cut short: the end of the PNG is missing\n"
     assert names(tmp_path) == ["photo.png"]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with names here")
+def test_a_pipe_is_not_read_before_its_picture_is(photo, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=lambda: pipe.write_bytes(photo.read_bytes()), daemon=True)
+    writer.start()
+    run("encode", pipe, "-o", tmp_path / "photo.lap", "--steps", 2)
+    writer.join(10)
+    assert (tmp_path / "photo.lap").stat().st_size > 0
 
 
 def test_bytes_after_the_end_of_a_picture_are_none_of_it(photo, tmp_path):

@@ -374,3 +374,7 @@ def test_all_of_a_message_is_written(poison: None) -> None:
     assert not found.columns[::2].any()
     assert not found.nodes[::2].any()
     assert found.columns[1].any()
+    said = found.message.clone()
+    again = shard.measure(low, high + 2, pivots, 64, torch.zeros_like(is_open))
+    assert again.message is not None
+    assert torch.equal(again.message, said)
