@@ -86,9 +86,7 @@ PAGES: dict[str, tuple[Entry, ...]] = {
         ),
         Tied(
             "bell_pepper at 100 calls to PGD-L0, {} against {}.",
-            lambda: values.totals(
-                "bell_pepper", RESIZED, 100, "ours", "pgd-l0:step_per_pixel=0.002"
-            ),
+            lambda: values.totals("bell_pepper", RESIZED, 100, "ours", PGD),
         ),
         Tied("is {} to {} times higher native", lambda: values.dense(NATIVE)),
         Tied("and {} to {} times resized", lambda: values.dense(RESIZED)),
@@ -178,9 +176,7 @@ PAGES: dict[str, tuple[Entry, ...]] = {
         Tied("it is {} a row on a CPU, and", lambda: [values.bytes_of_a_row()[0]]),
         Tied(
             "and {} times as much on a GPU",
-            lambda: [
-                f"{values.ranks_per_row(64, 'most_bytes') / values.ranks_per_row(64, 'bytes'):.1f}"
-            ],
+            lambda: [values.bytes_on_a_gpu()],
         ),
         Tied("of each row sends {} of their bytes", lambda: [values.bytes_of_a_row()[1]]),
         Tied("one with fewer than {} more than all", lambda: [values.bytes_of_a_short_row()]),
