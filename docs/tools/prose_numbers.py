@@ -336,7 +336,7 @@ _NUMBER = r"\d[\d,]*(?:\.\d+)?(?:e-?\d+)?"
 #: Numbers that may be measurements: with a unit, as a share, or tiny, as errors are.
 _FIGURE = re.compile(
     rf"(?<![\w.^-])(?:{_NUMBER}\s*%|{_NUMBER}\s+(?:{_UNITS})\b|\d(?:\.\d+)?e-\d+)"
-    rf"|\b(?:(?:{_WORDS})\s+(?:times|percent)|twice|(?:a|one|two|three|four)\s+(?:{_PARTS})s?)\b"
+    rf"|\b(?:(?:{_WORDS})\s+(?:times|percent|seconds|minutes|hours)|twice|(?:a|one|two|three|four)\s+(?:{_PARTS})s?)\b"
 )
 #: What stands in the place of {}.
 _SLOT = r"(\d(?:[\d,.]*\d)?(?:e-\d+)?%?(?:\s(?:kB|of\s\d+))?|two|three|four)"
@@ -346,8 +346,9 @@ _CELL = re.compile(rf"\|\s*\**[-+]?{_NUMBER}(?:\s*%|\s+(?:{_UNITS}))?\**\s*(?=\|
 
 
 def pages() -> dict[str, str]:
-    """The pages whose prose is looked at, by their paths: the README, DESIGN.md, and docs/."""
-    paths = [ROOT / "README.md", ROOT / "DESIGN.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    """The pages whose prose is looked at, by their paths: all but CHANGELOG.md and history."""
+    above = [ROOT / name for name in ("README.md", "DESIGN.md", "CONTRIBUTING.md")]
+    paths = [*above, *sorted((ROOT / "docs").rglob("*.md"))]
     made = ROOT / "docs" / "costs.md"
     return {
         path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
