@@ -5,7 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 DEMO_INSTALLED := $(VENV)/.installed-for-demo
-BUILD_INPUTS := pyproject.toml constraints.txt CMakeLists.txt $(wildcard src/fast_lapsum/backends/cpu/*.?pp)
+# The first file of the package has its version, which an installation keeps.
+BUILD_INPUTS := pyproject.toml constraints.txt CMakeLists.txt \
+  $(wildcard src/fast_lapsum/__init__.py src/fast_lapsum/backends/cpu/*.?pp)
 
 # Constrains the isolated build environment too (newer pip reads the second name for that).
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
@@ -134,7 +136,7 @@ examples: $(INSTALLED) ## every example in short form, into build/examples
 docs: $(INSTALLED) ## the site, into build/site; open build/site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
-costs: $(INSTALLED) ## docs/costs.md, and the tables of the README and the notes, from results/
+costs: $(INSTALLED) ## docs/costs.md, and the numbers of all other pages, from results/
 	$(BIN)/python docs/tools/costs.py
 
 pictures: $(INSTALLED) ## the pictures of the README and of pages that explain, into docs/figures

@@ -1,6 +1,7 @@
-"""Writes docs/costs.md, and the marked parts of other pages, from results/: `make costs`.
+"""Writes docs/costs.md, and the numbers of other pages, from results/: `make costs`.
 
-No number on that page is written by hand.
+No number on that page is written by hand. marked_parts.py has the tables of the others, and
+prose_numbers.py what their sentences say.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import marked_parts
+import prose_numbers
 from result_tables import (
     Columns,
     case_table,
@@ -201,7 +203,11 @@ def page() -> str:
 
 def written() -> dict[Path, str]:
     """All files that have numbers from results/, as they should be."""
-    return {PAGE: page(), **marked_parts.pages()}
+    made = {PAGE: page(), **marked_parts.pages()}
+    for name in prose_numbers.PAGES:
+        path = prose_numbers.ROOT / name
+        made[path] = prose_numbers.written(name, made.get(path) or path.read_text("utf-8"))
+    return made
 
 
 if __name__ == "__main__":

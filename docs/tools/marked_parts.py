@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import application_tables
 import rank_tables
 from example_tables import EXAMPLES, example
 from result_tables import (
@@ -33,7 +34,7 @@ from fast_lapsum.bench.rank_local import ALONE, OF_RANK
 ROOT = RESULTS.parent
 PAGES = (
     *("README.md", "docs/benchmarks.md", "docs/ranking.md", "docs/ragged.md"),
-    *("docs/many-tensors.md", "docs/distributed.md"),
+    *("docs/many-tensors.md", "docs/distributed.md", "docs/attack.md", "docs/coder.md"),
     *("docs/notes/gpu-kernels.md", "docs/notes/wrong-rows.md"),
     *(
         f"docs/layers/{name}.md"
@@ -170,13 +171,32 @@ def _ranking() -> str:
 
 
 def _on_both(name: str, calls: tuple[str, ...]) -> str:
-    """What calls of a benchmark take on a CPU, and of the device on a GPU."""
+    """What calls of a benchmark take on a CPU, and of the device on a GPU.
+
+    The first call is ours, and the limits are those of the cases that have it.
+    """
     cpu, gpu = load(f"cpu/{name}.json"), load(f"cuda/{name}.json")
+    held = {}
+    for device, results in (("CPU", cpu), ("GPU", gpu)):
+        ours = [case for case in results["cases"] if calls[0] in case["timings"]]
+        held[device] = share_met([line for case in ours for line in case["lines"]])
     return (
         f"Milliseconds on a CPU ({environment_of(cpu)}):\n\n{_named(cpu, calls)}\n"
         f"Of the device, in a CUDA graph, on a GPU ({environment_of(gpu)}):\n\n"
-        f"{_named(gpu, calls)}"
+        f"{_named(gpu, calls)}\n"
+        f"Of the limits {held['CPU']} hold on the CPU, and {held['GPU']} on the GPU.\n"
     )
+
+
+def _beside(results: dict[str, Any], ours: str, other: str, of: str = "") -> str:
+    """What our call takes beside another, over all cases whose name begins with ``of``."""
+    found = sorted(
+        case["timings"][ours]["p50"] / case["timings"][other]["p50"]
+        for case in results["cases"]
+        if case["case"].startswith(of) and {ours, other} <= set(case["timings"])
+    )
+    ends = [f"{ratio:.2g}" for ratio in (found[0], found[-1])]
+    return " to ".join(dict.fromkeys(ends))
 
 
 def _ragged() -> str:
@@ -192,8 +212,17 @@ def _lists() -> str:
 def _one_rank() -> str:
     """The work of one rank by itself, beside a call on its scores alone."""
     results = load("cuda/ranks.json")
-    found = _named(results, (ALONE, OF_RANK))
-    return f"Milliseconds of the device ({environment_of(results)}):\n\n{found}"
+    lines = [f"| | {ALONE} | {OF_RANK} | times |", "|---|---:|---:|---:|"]
+    for case in results["cases"]:
+        alone, of_rank = (case["timings"][name]["p50"] for name in (ALONE, OF_RANK))
+        cells = (figures(alone * 1e3), figures(of_rank * 1e3), f"{of_rank / alone:.2g}")
+        lines.append(f"| {unbroken(case['case'])} | " + " | ".join(cells) + " |")
+    held = share_met([line for case in results["cases"] for line in case["lines"]])
+    table = "\n".join(lines)
+    return (
+        f"Milliseconds of the device ({environment_of(results)}):\n\n{table}\n\n"
+        f"Of the limits {held} hold.\n"
+    )
 
 
 def _layers() -> str:
@@ -201,9 +230,22 @@ def _layers() -> str:
     results = load("cuda/layers.json")
     names = (LAYER + BOTH, USUAL + BOTH, COMPILED + BOTH, USUAL_COMPILED + BOTH)
     forward = _named(results, (LAYER, USUAL, COMPILED, USUAL_COMPILED))
+    pairs = {"eager": (LAYER, USUAL), "compiled": (COMPILED, USUAL_COMPILED)}
+    heads = [f"{name}, {both}" for name in pairs for both in ("forward", "forward and backward")]
+    shares = ["| of the usual way's time | " + " | ".join(heads) + " |", "|---|" + "---:|" * 4]
+    for layer in ("TopKRouter", "BatchTopK"):
+        cells = [
+            _beside(results, ours + both, usual + both, layer)
+            for ours, usual in pairs.values()
+            for both in ("", BOTH)
+        ]
+        shares.append(f"| {layer} | " + " | ".join(cells) + " |")
+    held = share_met([line for case in results["cases"] for line in case["lines"]])
+    table = "\n".join(shares)
     return (
         f"Milliseconds of the device, forward ({environment_of(results)}):\n\n{forward}\n"
         f"And forward and backward:\n\n{_named(results, names)}\n"
+        f"Of the device, over all shapes:\n\n{table}\n\nOf the limits {held} hold.\n\n"
         f"By the clock of a caller, forward and backward:\n\n{_named(results, names, 'wall')}"
     )
 
@@ -223,6 +265,7 @@ PARTS = {
     "layers": _layers,
     "nearest-cpu": lambda: _nearest("cpu"),
     "nearest-cuda": lambda: _nearest("cuda"),
+    **application_tables.PARTS,
     **{f"example-{name}": partial(example, name) for name in EXAMPLES},
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ RESULTS = Path(__file__).resolve().parents[2] / "results"
 Columns = dict[str, Callable[[dict[str, Any]], float | None]]
 
 
+@cache
 def load(name: str) -> dict[str, Any]:
     """A results file."""
     loaded: dict[str, Any] = json.loads((RESULTS / name).read_text(encoding="utf-8"))

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from . import losses, nn, prune
     from .ranking import soft_argsort, soft_quantile, soft_rank, soft_sort, spearman
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "hard_topk_mask",

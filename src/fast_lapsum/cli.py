@@ -1,4 +1,4 @@
-"""The command line: ``fast-lapsum info``, ``demo``, ``bench`` and ``report``."""
+"""The command line: ``fast-lapsum info`` and ``demo``; benchmarks and applications add theirs."""
 
 from __future__ import annotations
 

@@ -58,11 +58,6 @@ def rank_vjp_row(grad: Tensor, scores: Tensor, temperature: float) -> tuple[Tens
     return d_scores, -float((grad[:, None] * moved).sum()) / t
 
 
-def mass_row(b: Tensor, scores: Tensor, temperature: float) -> Tensor:
-    """sum_i F((b - r_i) / t) for every b."""
-    return laplace_cdf(differences(b, scores, temperature)).sum(1)
-
-
 def quantile_row(scores: Tensor, mass: float, temperature: float) -> Threshold:
     """b with the mass m, 0 < m < n, as a pair; infinite where that many scores are.
 

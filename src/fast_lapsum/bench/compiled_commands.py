@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
-from . import compiled, function_commands, options, sources, tables
-from .display import PartsDisplay, print_table
-from .results import write_json
+from . import compiled, options
+from .function_commands import limits_table
+from .measuring import Quick, finish, measure
 from .tables import microseconds
-
-console = Console()
-errors = Console(stderr=True)
 
 
 def register(app: typer.Typer) -> None:
@@ -44,16 +38,8 @@ def bench_compiled(
             metavar="INTEGER",
         ),
     ] = compiled.RUNS,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="The results file (JSON); results/DEVICE/compiled.json if not given.",
-            dir_okay=False,
-        ),
-    ] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="A tiny shape, to try the benchmark itself.")
-    ] = False,
+    out: options.Out = None,
+    quick: Quick = False,
 ) -> None:
     """Time forward and backward under torch.compile, beside the eager call and softmax.
 
@@ -62,19 +48,8 @@ def bench_compiled(
     timed, and the exit code is 1. The results file is written after every shape.
     """
     chosen = options.device(device)
-    folder = Path("results-quick" if quick else "results") / chosen.type
-    path = out or folder / "compiled.json"
-    with PartsDisplay(console) as display:
-        record = compiled.run(
-            device=chosen,
-            repeats=repeats,
-            runs=runs,
-            quick=quick,
-            report=display.step,
-            save=lambda record: write_json(path, record),
-            advance=display.advance,
-        )
-    console.print(tables.environment_table(record["environment"], sources.summary(record)))
+    path = out or options.results_folder(quick=quick) / chosen.type / "compiled.json"
+    record = measure(compiled.run, path, device=chosen, repeats=repeats, runs=runs, quick=quick)
     timings = Table(title="Forward and backward, wall time", title_justify="left")
     timings.add_column("call")
     for entry in record["cases"]:
@@ -82,12 +57,5 @@ def bench_compiled(
     for name in dict.fromkeys(name for entry in record["cases"] for name in entry["seconds"]):
         found = (entry["seconds"].get(name) for entry in record["cases"])
         timings.add_row(name, *("" if x is None else microseconds(x) for x in found))
-    print_table(console, timings)
-    shown = {"cases": [entry | {"failed": None} for entry in record["cases"]]}
-    print_table(console, function_commands.limits_table(shown))
-    console.print(f"Results: {path}", highlight=False, soft_wrap=True)
-    failures = compiled.failures(record)
-    for failure in failures:
-        errors.print(f"[bold red]Failed:[/] {escape(failure)}", soft_wrap=True)
-    if failures:
-        raise typer.Exit(1)
+    limits = limits_table({"cases": [entry | {"failed": None} for entry in record["cases"]]})
+    finish(record, (timings, limits), path, "", compiled.failures(record))

@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
-from . import cliff_tables, cliffs, gpu, gpu_tables, gpu_users, options, sources, tables
-from .display import PartsDisplay, print_table
-from .results import write_json
-
-console = Console()
-errors = Console(stderr=True)
-
-Quick = Annotated[bool, typer.Option("--quick", help="Tiny shapes, to try the benchmark itself.")]
+from . import cliff_tables, cliffs, gpu, gpu_tables, gpu_users, options
+from .measuring import Quick, Samples, errors, finish, measure
 
 
 def register(app: typer.Typer) -> None:
@@ -32,12 +23,7 @@ def register(app: typer.Typer) -> None:
 
 
 def bench_gpu(
-    repeats: Annotated[
-        int,
-        typer.Option(
-            help="Samples of each timing.", parser=options.whole(at_least=1), metavar="INTEGER"
-        ),
-    ] = 15,
+    repeats: Samples = 15,
     max_n: Annotated[
         int | None,
         typer.Option(
@@ -73,28 +59,21 @@ def bench_gpu(
             raise typer.BadParameter(f"'{name}' is none of: {expected}.", param_hint="--only")
     device = _device()
     path = out or options.results_folder(quick=quick) / "gpu.json"
-    with PartsDisplay(console) as display:
-        record = gpu.run(
-            device=device,
-            repeats=repeats,
-            max_n=max_n,
-            quick=quick,
-            only=only or gpu.SECTIONS,
-            report=display.step,
-            save=lambda record: write_json(path, record),
-            advance=display.advance,
-        )
+    record = measure(
+        gpu.run,
+        path,
+        device=device,
+        repeats=repeats,
+        max_n=max_n,
+        quick=quick,
+        only=only or gpu.SECTIONS,
+    )
     told = gpu_users.summary(record) if record["users"] else ""
-    _finish(record, gpu_tables.all_tables(record), path, told, gpu.failures(record))
+    finish(record, gpu_tables.all_tables(record), path, told, gpu.failures(record))
 
 
 def bench_cliffs(
-    samples: Annotated[
-        int,
-        typer.Option(
-            help="Samples of each timing.", parser=options.whole(at_least=1), metavar="INTEGER"
-        ),
-    ] = 3,
+    samples: Samples = 3,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -108,24 +87,16 @@ def bench_cliffs(
     """Look for calls that are far slower than others of their shape, on this GPU.
 
     Times the forward pass over every kind of scores that the hunt has and over rows with infinities
-    and NaN, at temperatures from 0 to 3 and budgets from 0 to n: some thousand calls on five
+    and NaN, at temperatures from 0 to 3 and budgets from 0 to n: some thousand calls on six
     shapes. Names the slowest calls of each shape, and says whether they take at most 3 times the
     median. The results file, with all times, is written after every shape. The exit code is 1 if an
     answer is wrong.
     """
     device = _device()
     path = out or options.results_folder(quick=quick) / "cliffs.json"
-    with PartsDisplay(console) as display:
-        record = cliffs.run(
-            device=device,
-            samples=samples,
-            quick=quick,
-            report=display.step,
-            save=lambda record: write_json(path, record),
-            advance=display.advance,
-        )
+    record = measure(cliffs.run, path, device=device, samples=samples, quick=quick)
     told = cliffs.summary(record)
-    _finish(record, cliff_tables.all_tables(record), path, told, cliffs.failures(record))
+    finish(record, cliff_tables.all_tables(record), path, told, cliffs.failures(record))
 
 
 def _device() -> torch.device:
@@ -133,19 +104,3 @@ def _device() -> torch.device:
         errors.print("[bold red]No GPU:[/] torch finds no CUDA device; there is bench cpu.")
         raise typer.Exit(1)
     return torch.device("cuda", torch.cuda.current_device())
-
-
-def _finish(
-    record: dict[str, Any], shown: list[Table], out: Path, told: str, failures: list[str]
-) -> None:
-    """Print what was found; exit code 1 where something is wrong rather than slow."""
-    console.print(tables.environment_table(record["environment"], sources.summary(record)))
-    for table in shown:
-        print_table(console, table)
-    console.print(f"Results: {out}", highlight=False, soft_wrap=True)
-    if told:
-        console.print(told, highlight=False, markup=False, soft_wrap=True)
-    for failure in failures:
-        errors.print(f"[bold red]Failed:[/] {escape(failure)}", soft_wrap=True)
-    if failures:
-        raise typer.Exit(1)

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
-from . import functions, layers, options, sources, tables
-from .display import PartsDisplay, print_table
+from . import functions, layers, options
 from .function_commands import limits_table, timings_table
-from .results import write_json
-
-console = Console()
-errors = Console(stderr=True)
+from .measuring import Quick, Samples, finish, measure
 
 
 def register(app: typer.Typer) -> None:
@@ -28,23 +22,9 @@ def register(app: typer.Typer) -> None:
 
 def bench_layers(
     device: options.Device = None,
-    repeats: Annotated[
-        int,
-        typer.Option(
-            help="Samples of each timing.", parser=options.whole(at_least=1), metavar="INTEGER"
-        ),
-    ] = 15,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="The results file (JSON); results/DEVICE/layers.json if not given, in"
-            " results-quick with --quick.",
-            dir_okay=False,
-        ),
-    ] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Tiny shapes, to try the benchmark itself.")
-    ] = False,
+    repeats: Samples = 15,
+    out: options.Out = None,
+    quick: Quick = False,
 ) -> None:
     """Time layers beside the usual way: softmax or ReLU, torch.topk and a scatter.
 
@@ -56,31 +36,18 @@ def bench_layers(
     """
     chosen = options.device(device)
     path = out or options.results_folder(quick=quick) / chosen.type / "layers.json"
-    with PartsDisplay(console) as display:
-        record = layers.run(
-            device=chosen,
-            repeats=repeats,
-            quick=quick,
-            before=_before(path),
-            report=display.step,
-            save=lambda record: write_json(path, record),
-            advance=display.advance,
-        )
-    console.print(tables.environment_table(record["environment"], sources.summary(record)))
-    print_table(console, timings_table(record))
+    record = measure(
+        layers.run, path, device=chosen, repeats=repeats, quick=quick, before=_before(path)
+    )
+    shown = [timings_table(record)]
     if chosen.type == "cuda":
         waited = [{**entry, "timings": entry.get("wall", {})} for entry in record["cases"]]
         walls = timings_table({**record, "cases": waited})
         walls.title = "What a caller waits per call"
-        print_table(console, walls)
-    print_table(console, limits_table(record))
-    console.print(f"Results: {path}", highlight=False, soft_wrap=True)
-    console.print(functions.summary(record).replace("Functions", "Layers"), highlight=False)
-    failures = functions.failures(record)
-    for failure in failures:
-        errors.print(f"[bold red]Failed:[/] {escape(failure)}", soft_wrap=True)
-    if failures:
-        raise typer.Exit(1)
+        shown.append(walls)
+    shown.append(limits_table(record))
+    told = functions.summary(record).replace("Functions", "Layers")
+    finish(record, shown, path, told, functions.failures(record))
 
 
 def _before(path: Path) -> dict[str, Any] | None:

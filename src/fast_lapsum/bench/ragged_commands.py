@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
 import typer
-from rich.console import Console
-from rich.markup import escape
 
-from . import functions, options, ragged, sources, tables
-from .display import PartsDisplay, print_table
+from . import functions, options, ragged
 from .function_commands import limits_table, timings_table
-from .results import write_json
-
-console = Console()
-errors = Console(stderr=True)
+from .measuring import Quick, Samples, finish, measure
 
 
 def register(app: typer.Typer) -> None:
@@ -27,23 +18,9 @@ def register(app: typer.Typer) -> None:
 
 def bench_ragged(
     device: options.Device = None,
-    repeats: Annotated[
-        int,
-        typer.Option(
-            help="Samples of each timing.", parser=options.whole(at_least=1), metavar="INTEGER"
-        ),
-    ] = 15,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="The results file (JSON); results/DEVICE/ragged.json if not given, in"
-            " results-quick with --quick.",
-            dir_okay=False,
-        ),
-    ] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Tiny shapes, to try the benchmark itself.")
-    ] = False,
+    repeats: Samples = 15,
+    out: options.Out = None,
+    quick: Quick = False,
 ) -> None:
     """Time segments of several lengths, and one budget over many tensors.
 
@@ -53,22 +30,7 @@ def bench_ragged(
     """
     chosen = options.device(device)
     path = out or options.results_folder(quick=quick) / chosen.type / "ragged.json"
-    with PartsDisplay(console) as display:
-        record = ragged.run(
-            device=chosen,
-            repeats=repeats,
-            quick=quick,
-            report=display.step,
-            save=lambda record: write_json(path, record),
-            advance=display.advance,
-        )
-    console.print(tables.environment_table(record["environment"], sources.summary(record)))
-    print_table(console, timings_table(record))
-    print_table(console, limits_table(record))
-    console.print(f"Results: {path}", highlight=False, soft_wrap=True)
-    console.print(functions.summary(record).replace("Functions", "Ragged rows and lists"))
-    failures = functions.failures(record)
-    for failure in failures:
-        errors.print(f"[bold red]Failed:[/] {escape(failure)}", soft_wrap=True)
-    if failures:
-        raise typer.Exit(1)
+    record = measure(ragged.run, path, device=chosen, repeats=repeats, quick=quick)
+    told = functions.summary(record).replace("Functions", "Ragged rows and lists")
+    shown = (timings_table(record), limits_table(record))
+    finish(record, shown, path, told, functions.failures(record))

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from . import function_commands, options, ranking, sources, tables
-from .display import PartsDisplay, print_table
+from . import options, ranking
+from .function_commands import limits_table
+from .measuring import Quick, Samples, finish, measure
 from .ranking_methods import METHODS
-from .results import write_json
 from .tables import microseconds
-
-console = Console()
-errors = Console(stderr=True)
 
 
 def register(app: typer.Typer) -> None:
@@ -29,23 +24,9 @@ def register(app: typer.Typer) -> None:
 
 def bench_ranking(
     device: options.Device = None,
-    repeats: Annotated[
-        int,
-        typer.Option(
-            help="Samples of each timing.", parser=options.whole(at_least=1), metavar="INTEGER"
-        ),
-    ] = 10,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="The results file (JSON); results/DEVICE/ranking.json if not given, in"
-            " results-quick with --quick.",
-            dir_okay=False,
-        ),
-    ] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Tiny shapes, to try the benchmark itself.")
-    ] = False,
+    repeats: Samples = 10,
+    out: options.Out = None,
+    quick: Quick = False,
 ) -> None:
     """Time soft_rank and soft_sort beside torch.sort, and packages that are installed.
 
@@ -56,27 +37,12 @@ def bench_ranking(
     """
     chosen = options.device(device)
     path = out or options.results_folder(quick=quick) / chosen.type / "ranking.json"
-    with PartsDisplay(console) as display:
-        record = ranking.run(
-            device=chosen,
-            repeats=repeats,
-            quick=quick,
-            report=display.step,
-            save=lambda record: write_json(path, record),
-            advance=display.advance,
-        )
-    console.print(tables.environment_table(record["environment"], sources.summary(record)))
-    print_table(console, timings_table(record))
+    record = measure(ranking.run, path, device=chosen, repeats=repeats, quick=quick)
+    shown = [timings_table(record)]
     if any("wall" in entry for entry in record["cases"]):
-        print_table(console, timings_table(record, "wall"))
-    print_table(console, function_commands.limits_table(record))
-    console.print(f"Results: {path}", highlight=False, soft_wrap=True)
-    console.print(ranking.summary(record), highlight=False, markup=False, soft_wrap=True)
-    failures = ranking.failures(record)
-    for failure in failures:
-        errors.print(f"[bold red]Failed:[/] {escape(failure)}", soft_wrap=True)
-    if failures:
-        raise typer.Exit(1)
+        shown.append(timings_table(record, "wall"))
+    shown.append(limits_table(record))
+    finish(record, shown, path, ranking.summary(record), ranking.failures(record))
 
 
 def timings_table(record: dict[str, Any], which: str = "timings") -> Table:

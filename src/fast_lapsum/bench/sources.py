@@ -234,6 +234,7 @@ NO_FIGURE: Globs = (
         "gpu_commands",
         "gpu_tables",
         "layer_commands",
+        "measuring",
         "options",
         "plots",
         "ragged_commands",

@@ -1,0 +1,417 @@
+"""Numbers that stand in sentences, and where each of them comes from.
+
+Tables are made from results (marked_parts.py). A number in a sentence is found here, by the words
+around it, and is one of these:
+
+- ``Tied``: a measurement. Its text has ``{}`` in the place of each number, and a function of
+  prose_values.py says what results files have there. `make costs` writes the numbers anew.
+- ``Stated``: no measurement. It says why: a limit, a constant, an argument, a figure of somebody
+  else's, or something that was seen once, which the section then has to admit.
+
+- ``Holds``: words without a number that measurements could make wrong, and what says that they are
+  right.
+
+tests/docs/test_prose_numbers.py asks that every number with a unit is one of the first two. What is
+history is left alone: ``HISTORY``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+import prose_values as values
+from application_tables import NATIVE, RESIZED
+from result_tables import RESULTS
+
+ROOT = RESULTS.parent
+#: Pages of what was: their figures are those of their time.
+HISTORY = {"gpu-history.md", "wrong-rows.md", "dropped-ideas.md"}
+#: Words that a section has to have if something in it was seen once and is in no file.
+ADMITS = "no results file"
+
+LIMIT = "a limit or an aim, which a command or a test has"
+CODE = "what the code does: a constant, a count, a size by construction"
+ARGUED = "a bound that the page argues for, or a test has"
+EXAMPLE = "part of an example, a definition or a piece of advice"
+OTHERS = "somebody else's figure, whose source the page names"
+SEEN_ONCE = "seen once, in no results file"
+
+
+class Tied(NamedTuple):
+    """A sentence, or a part of one, with ``{}`` for every number out of results."""
+
+    text: str
+    numbers: Callable[[], Iterable[str]]
+
+
+class Holds(NamedTuple):
+    """Words that are true as long as results say so."""
+
+    text: str
+    is_true: Callable[[], bool]
+
+
+class Stated(NamedTuple):
+    """Words with a number that is no measurement; of a table, how its first line begins."""
+
+    text: str
+    why: str
+
+
+Entry = Tied | Holds | Stated
+PGD = "pgd-l0:step_per_pixel=0.002"
+HAAR, CODECS = "Haar top-k, best depth", ("JPEG", "JPEG 2000", "WebP", "JPEG XL")
+
+PAGES: dict[str, tuple[Entry, ...]] = {
+    "README.md": (Stated("read once or twice", CODE),),
+    "DESIGN.md": (
+        Stated("read twice", CODE),
+        Tied(
+            "measurement: {} a row and call on a CPU, which is {} of 4,096", values.bytes_of_a_row
+        ),
+    ),
+    "docs/attack.md": (
+        Stated("k starts at 1% of the pixels", CODE),
+        Stated("is decided twice", CODE),
+        Stated("| exit code |", CODE),
+        Stated("| heat | who |", CODE),
+        Stated("four times as many pixels", CODE),
+        Stated("with twice as many", CODE),
+        Tied("Ours fools all {} pictures", lambda: [values.all_fooled()]),
+        Holds(
+            "lowest B of all methods in every case but one, at whatever setting of the others",
+            lambda: values.losses_of_the_attack() == ["bell_pepper"],
+        ),
+        Tied(
+            "bell_pepper at 100 calls to PGD-L0, {} against {}.",
+            lambda: values.totals("bell_pepper", RESIZED, 100, "ours", PGD),
+        ),
+        Tied("is {} to {} times higher native", lambda: values.dense(NATIVE)),
+        Tied("and {} to {} times resized", lambda: values.dense(RESIZED)),
+        Tied(
+            "and has {} without the operator against {}.",
+            lambda: values.totals("bell_pepper", RESIZED, 1000, "no-operator", "ours"),
+        ),
+        Tied(
+            "lower without it on {} resized pictures, on most by a little, and at 1000 on {}.",
+            values.without_operator,
+        ),
+        Tied(
+            "megalith falls from {} to {} at 300 calls",
+            lambda: values.totals("megalith", RESIZED, 300, "no-race", "ours"),
+        ),
+        Tied(
+            "than without it, at {} against {}.",
+            lambda: values.totals("macaw_kodim23", NATIVE, 1000, "ours", "no-race"),
+        ),
+        Tied("by up to {} on twelve pictures and by {} on scuba_diver", values.chance),
+        Stated("wins by 1e-4 is lost again", ARGUED),
+    ),
+    "docs/benchmarks.md": (
+        Holds("Ours is the fastest at every size.", lambda: values.fastest("cpu")),
+        Holds("Ours is the fastest at every size here, too", lambda: values.fastest("cuda")),
+        Tied(
+            "A case was given {} seconds, one of robustness",
+            lambda: values.seconds_of_a_case("cpu"),
+        ),
+        Tied("A case was given {} to {} seconds", lambda: values.seconds_of_a_case("cuda")),
+        Tied("robustness {} trials at each of {} sizes", values.trials),
+        Tied(
+            "in all {} trials. The paper's sampler takes every (n // K)-th score, and held it in "
+            "{} to {} of the trials",
+            values.held_bands,
+        ),
+        Tied("finite differences by {} at most", lambda: [values.gradcheck()]),
+    ),
+    "docs/choosing.md": (
+        Stated("scores ten times as large want one ten times as high", EXAMPLE),
+        Stated("| t against the spread of the scores |", EXAMPLE),
+        Stated("is a tenth of the standard deviation", EXAMPLE),
+    ),
+    "docs/coder.md": (
+        Stated("| bytes | meaning |", CODE),
+        Stated("72 bytes a pixel, three times the file and 64 MiB", LIMIT),
+        Stated("4 s a megapixel, 2 s a megabyte and 2 s", LIMIT),
+        Stated("before training and twice in it", CODE),
+        Stated("Haar is there twice", CODE),
+        Holds("plain is ahead on four and behind on two", lambda: values.ahead("plain", HAAR) == 4),
+        Holds(
+            "ahead of JPEG, JPEG 2000, WebP and JPEG XL in PSNR on all six",
+            lambda: {values.ahead("best", other) for other in CODECS} == {6},
+        ),
+        Holds("behind AVIF tuned for PSNR on five", lambda: values.ahead("best", "AVIF") == 1),
+        Holds(
+            "AVIF is ahead on six of six, WebP on two",
+            lambda: [values.ahead(one, "best", "ms_ssim") for one in ("AVIF", "WebP")] == [6, 2],
+        ),
+        Tied(
+            "best has a median of {}, JPEG 2000 {} and AVIF (tuned for PSNR) {}.", values.similarity
+        ),
+        Tied("its files are up to {} smaller", lambda: [values.smaller_files()]),
+        Tied("best {} to {}, plain {} to {} (lakeside {},", values.encoding),
+        Tied(
+            "The file alone gives {} dB; it is {} larger than training counted ({} bits",
+            values.counted,
+        ),
+        Tied(
+            "version takes {} s on the H200, and the operator {} of its step", values.best_on_a_gpu
+        ),
+        Tied("best is {} to {} dB above JPEG 2000, and {} to {} dB below AVIF", values.macaw),
+        Tied("All {} rows", lambda: [f"{len(values.drawn())}"]),
+        Tied("Of {} files of best and plain", lambda: [f"{len(values.drawn_by_us())}"]),
+        Tied(
+            "The longest encoding took {} s",
+            lambda: [f"{max(row['seconds'] for row in values.drawn_by_us()):.0f}"],
+        ),
+        Stated("it takes up to 40 bytes", CODE),
+        Tied("took up to {} times the shortest", lambda: [values.thread_runs()]),
+        Stated("| option | bell_pepper", SEEN_ONCE),
+        Stated("| the mask's gradient |", SEEN_ONCE),
+        Stated("| | picture | dB |", SEEN_ONCE),
+        Stated("with 16 a fifth of a grey file stayed empty", SEEN_ONCE),
+    ),
+    "docs/distributed.md": (
+        Tied("it is {} a row on a CPU, and", lambda: [values.bytes_of_a_row()[0]]),
+        Tied(
+            "and {} times as much on a GPU",
+            lambda: [values.bytes_on_a_gpu()],
+        ),
+        Tied("of each row sends {} of their bytes", lambda: [values.bytes_of_a_row()[1]]),
+        Tied("one with fewer than {} more than all", lambda: [values.bytes_of_a_short_row()]),
+        Stated("A hard mask sends twice the bytes", CODE),
+        Stated("NVLink of 900 GB/s per GPU", OTHERS),
+        Stated("port of 400 Gb/s per GPU", OTHERS),
+        Stated("6.6 us to begin, 0.6 us for a step over NVLink, at least 1 us where", OTHERS),
+        Stated("and 2.7 us for a step over the network", OTHERS),
+        Tied(
+            "take {} times as long as one process with all of them, and four with 256 rows of "
+            "4,096 scores each {} times",
+            values.processes,
+        ),
+        Stated("At most 1.4 times as long is meant", LIMIT),
+    ),
+    "docs/how-it-works.md": (Stated("read twice", CODE),),
+    "docs/layers/autoencoders.md": (
+        Tied(
+            "annealed at k = 8, by {}; at k = 2 annealing makes it worse. Without an auxiliary "
+            "loss more latents end dead: {} of those of `nn.BatchTopK` at k = 2, where the usual "
+            "one has lost {}. All thresholds keep the budget on held-out data to {} on average",
+            values.latents,
+        ),
+    ),
+    "docs/layers/gates.md": (
+        Tied(
+            "| of the soft mask at t = 0.5 | {} | | of the soft mask at t = 0.1 | {} |",
+            values.gates,
+        ),
+        Stated("| threshold, 16,384 normal scores, k = 100 |", ARGUED),
+        Stated("counts a batch twice", CODE),
+    ),
+    "docs/layers/index.md": (Stated("at most a third of the usual way", LIMIT),),
+    "docs/layers/losses.md": (
+        Holds(
+            "cannot be told apart by five seeds", lambda: values.verdicts("top-k-loss") == [0, 4]
+        ),
+    ),
+    "docs/layers/pruning.md": (
+        Holds("it is one comparison of twelve", lambda: values.verdicts("pruning") == [1, 12]),
+        Stated("at 5 and at 2 percent of the weights", EXAMPLE),
+        Stated("at 2 percent.", EXAMPLE),
+    ),
+    "docs/layers/routers.md": (
+        Holds(
+            "that is one comparison of six",
+            lambda: values.verdicts("routed-language-model") == [1, 6],
+        ),
+        Tied("keep the budget to {} on average, but miss it by up to {} in a", values.routers),
+    ),
+    "docs/layers/tokens.md": (
+        Holds(
+            "does not help beyond the spread of the seeds",
+            lambda: values.verdicts("token-selection") == [0, 6],
+        ),
+        Tied(
+            "misses the budget by {} in the mean of the runs, as straight-through does, and by {} "
+            "at worst; the sigmoid gate misses it by {}. `update_thresholds`, over 600 batches "
+            "after the training, brings every run to {}.",
+            values.tokens,
+        ),
+    ),
+    "docs/learned-budgets.md": (Stated("a tenth of a unit of loss", EXAMPLE),),
+    "docs/notes/certificates.md": (
+        Stated("by up to 1e-6 of t at 16 temperatures", ARGUED),
+        Stated("off by 3e-7 at most", ARGUED),
+    ),
+    "docs/notes/compiled-calls.md": (
+        Stated("The limit is 1.3 times the slower", LIMIT),
+        Holds(
+            "holds for a million scores, but for a falling t on the GPU, and not for small calls",
+            lambda: (
+                len(values.compiled_in_time("cpu")) == 2
+                and values.compiled_in_time("cuda") == {"soft_topk, compiled"}
+            ),
+        ),
+    ),
+    "docs/notes/cpu-kernel.md": (
+        Stated("are read twice", CODE),
+        Stated("takes up work in 5 us", SEEN_ONCE),
+        Stated("work for 100 us: from 49,152 scores forward, at 2 ns each", SEEN_ONCE),
+        Stated("backward, at 1 ns", SEEN_ONCE),
+        Stated("8 ms and more", SEEN_ONCE),
+        Stated("has taken four times as long", CODE),
+        Stated("For 32 times as long", CODE),
+        Stated("at most 8 MiB for each thread", CODE),
+        Stated("outputs of 8 MiB and more", CODE),
+    ),
+    "docs/notes/gpu-kernels.md": (
+        Stated("is read twice", CODE),
+        Stated("reads it twice", CODE),
+        Stated("are read twice", CODE),
+        Stated("up to 48 MiB in all", CODE),
+        Stated("could be off by 1e-6 (half an ulp", ARGUED),
+        Stated("may be off by 1e-6 of k", ARGUED),
+        Stated("at a tenth of the scores' standard deviation", CODE),
+        Stated("| rows | who takes one |", CODE),
+        Stated("| part of a call | launches |", CODE),
+        Stated("twice where ties are cut", CODE),
+        Tied("125 million scores takes {} times what a call", lambda: [values.one_rank()]),
+        Stated("| kernel | launches | in all |", SEEN_ONCE),
+        Stated("(12 bytes per float32 score) and two for long rows (20 bytes)", CODE),
+        Stated("280 bytes per chunk and row", CODE),
+        Stated("12 bytes a score", CODE),
+        Stated("read twice again", CODE),
+    ),
+    "docs/notes/ranking.md": (Stated("met within 1e-7 n", ARGUED),),
+    "docs/ragged.md": (
+        Stated("At most 1.3 times what rows", LIMIT),
+        Stated("at most twice the scores", CODE),
+    ),
+    "docs/ranking.md": (
+        Stated("a tenth of the spread", EXAMPLE),
+        Tied("and {} times as fast in the 20th percentile", lambda: [values.torchsort_ranks()]),
+        Tied("take {} of the time of `soft_rank`, and {} of that of `soft_sort`", values.torchsort),
+        Stated("The limit is twice `torch.sort`", LIMIT),
+        Holds(
+            "A CPU keeps it. On the H200 both",
+            lambda: values.lines_hold("cpu/ranking.json", "2 x torch.sort"),
+        ),
+        Holds(
+            "functions keep it at 4,096 x 4,096, by the device and by the clock.",
+            lambda: all(
+                values.twice_the_sort(kind, "4,096 x 4,096") for kind in ("timings", "wall")
+            ),
+        ),
+        Holds(
+            "At 1,000,000 they keep it by the time of the device alone",
+            lambda: (
+                values.twice_the_sort("timings", "1,000,000")
+                and not values.twice_the_sort("wall", "1,000,000")
+            ),
+        ),
+        Holds(
+            "At a million scores `soft_rank` and `soft_sort` are faster than torchsort on a CPU",
+            lambda: values.lines_hold("cpu/ranking.json", "torchsort", "1,000,000"),
+        ),
+        Tied(
+            "waits {} times as long for `soft_rank` as for `torch.sort`, and {} times for",
+            lambda: values.sorts_over_torch("wall", "1,000,000"),
+        ),
+        Tied(
+            "they take {} and {} times what",
+            lambda: values.sorts_over_torch("timings", "10,000,000"),
+        ),
+    ),
+}
+
+#: What is no prose: parts that are made, code, addresses and formulas.
+_ASIDE = (
+    r"<!-- costs: (?!end).*?<!-- costs: end -->",
+    r"<!--.*?-->",
+    r"^```.*?^```",
+    r"^    .*?$",
+    r"`[^`]*`",
+    r"\]\([^)]*\)",
+    r"\$\$.*?\$\$",
+)
+_WORDS = "two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty|thirty|hundred"
+_UNITS = (
+    "us|ms|ns|s|seconds?|minutes?|hours?|microseconds?|milliseconds?|times|dB|percent|bytes|kB|MB"
+    "|MiB|GiB|GB/s|Gb/s|rows|pictures|files"
+)
+_PARTS = "third|quarter|fifth|sixth|seventh|eighth|ninth|tenth|twelfth"
+_NUMBER = r"\d[\d,]*(?:\.\d+)?(?:e-?\d+)?"
+#: Numbers that may be measurements: with a unit, as a share, or tiny, as errors are.
+_FIGURE = re.compile(
+    rf"(?<![\w.^-])(?:{_NUMBER}\s*%|{_NUMBER}\s+(?:{_UNITS})\b|\d(?:\.\d+)?e-\d+)"
+    rf"|\b(?:(?:{_WORDS})\s+(?:times|percent|seconds|minutes|hours)|twice|(?:a|one|two|three|four)\s+(?:{_PARTS})s?)\b"
+)
+#: What stands in the place of {}.
+_SLOT = r"(\d(?:[\d,.]*\d)?(?:e-\d+)?%?(?:\s(?:kB|of\s\d+))?|two|three|four)"
+_ROW = re.compile(r"^\|.*\|$", re.MULTILINE)
+#: A cell that is a number, and perhaps a unit.
+_CELL = re.compile(rf"\|\s*\**[-+]?{_NUMBER}(?:\s*%|\s+(?:{_UNITS}))?\**\s*(?=\|)")
+
+
+def pages() -> dict[str, str]:
+    """The pages whose prose is looked at, by their paths: all but CHANGELOG.md and history."""
+    above = [ROOT / name for name in ("README.md", "DESIGN.md", "CONTRIBUTING.md")]
+    paths = [*above, *sorted((ROOT / "docs").rglob("*.md"))]
+    made = ROOT / "docs" / "costs.md"
+    return {
+        path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
+        for path in paths
+        if path != made and path.name not in HISTORY
+    }
+
+
+def figures(text: str) -> Iterator[re.Match[str]]:
+    """Numbers in a page's prose and in tables that are not made from results."""
+    for pattern in _ASIDE:
+        text = re.sub(
+            pattern,
+            lambda aside: re.sub(r"[^\n]", " ", aside[0]),
+            text,
+            flags=re.DOTALL | re.MULTILINE,
+        )
+    yield from _FIGURE.finditer(text)
+    for row in _ROW.finditer(text):
+        yield from _CELL.finditer(text, *row.span())
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    """The words of a text, wherever lines end, with a number in the place of every {}."""
+    parts = [r"\s+".join(map(re.escape, part.split(" "))) for part in text.split("{}")]
+    return re.compile(_SLOT.join(parts))
+
+
+def places(page: str, entry: Entry) -> list[tuple[int, int]]:
+    """Where a page has the words of an entry, with whatever numbers; tables to their ends."""
+    found = [match.span() for match in _pattern(entry.text).finditer(page)]
+    if entry.text.startswith("| ") and isinstance(entry, Stated):
+        ends = [re.compile(r"\n(?!\|)").search(page, end) for _, end in found]
+        return [(start, end.start()) for (start, _), end in zip(found, ends, strict=True) if end]
+    return found
+
+
+def section(page: str, place: int) -> str:
+    """The text between two headings that holds a place."""
+    headings = [match.start() for match in re.finditer(r"^#+ ", page, re.MULTILINE)]
+    start = max((one for one in headings if one <= place), default=0)
+    end = min((one for one in headings if one > place), default=len(page))
+    return page[start:end]
+
+
+def written(name: str, page: str) -> str:
+    """A page with the numbers of its sentences as results files have them."""
+    for entry in PAGES.get(name, ()):
+        if isinstance(entry, Tied):
+            numbers = list(entry.numbers())
+            found = list(_pattern(entry.text).finditer(page))
+            if len(found) != 1:
+                raise SystemExit(f"error: {name} has {len(found)} times, not once: {entry.text}")
+            spans = [found[0].span(group + 1) for group in range(entry.text.count("{}"))]
+            for (start, end), number in reversed(list(zip(spans, numbers, strict=True))):
+                page = page[:start] + number + page[end:]
+    return page
