@@ -2,10 +2,11 @@
 
     sample_many      a sample of all scores, in one vector
     place_many       a band that holds the threshold, from the sample
-    summarise_many   a part: what is beyond the band, in float64, and which scores are in it
-    compact_many     the scores in the band, in one vector
+    summarise_many   a part: what is beyond the band, in float64, and which scores are in it; with
+    compact_many     the scores in the band, in one vector, in many_gather.py
     solve_many       the summaries combined, and the root in the band, by a team
-    search_many      where the band failed: the root by halving, all scores in every pass
+    search_many      where the band failed: the root by halving, all scores in every pass; in
+                     many_search.py
     write_many       a part: the mask
 
 A part is a stretch of one tensor. What is told of a part (PART_FIELDS) is all that a threshold
@@ -22,14 +23,13 @@ from .band import Band
 from .mask import any_mask
 from .numbers import (
     any_row,
-    exponent_scale,
     largest_finite,
     smallest_normal,
 )
 from .passes import Source, Survey
 from .sample import sample_place
 from .solve import Guess, solve
-from .team import Team, parts_place
+from .team import Team, await_last, begin_next, parts_place
 from .views import Call, Rows, budget_of, part_indices, temperature_of
 
 #: Columns of the table: addresses of scores, results and gradients, their dtypes by the numbers of
@@ -44,8 +44,8 @@ FIRST_SCORE = tl.constexpr(5)
 DTYPE = tl.constexpr(6)
 OUT_DTYPE = tl.constexpr(7)
 #: What a summary has: scores above the band, sums beyond its ends, scores in it, the lowest and the
-#: highest finite score, and the numbers of +inf, NaN and -inf.
-PART_FIELDS = tl.constexpr(9)
+#: highest finite score, the numbers of +inf, NaN and -inf, and how long the longest list is.
+PART_FIELDS = tl.constexpr(10)
 #: Summaries that are read at a time.
 AT_ONCE = tl.constexpr(1024)
 #: The state: the band's ends, the pair, whether it is to be searched for.
@@ -86,7 +86,10 @@ def _load(at, index, inside, other, KIND: tl.constexpr, COMPUTE: tl.constexpr):
         typed = at.to(tl.pointer_type(tl.float16))
     else:
         typed = at.to(tl.pointer_type(tl.bfloat16))
-    return tl.load(typed + index, mask=inside, other=other).to(COMPUTE)
+    if inside is None:
+        return tl.load(typed + index).to(COMPUTE)
+    else:
+        return tl.load(typed + index, mask=inside, other=other).to(COMPUTE)
 
 
 @triton.jit
@@ -103,7 +106,10 @@ def _store(at, index, inside, values, KIND: tl.constexpr):
 
 @triton.jit
 def load_part(at, kind, index, inside, other, KINDS: tl.constexpr, COMPUTE: tl.constexpr):
-    """Numbers of a tensor of this kind; KINDS are those that there are, a bit each."""
+    """Numbers of a tensor of this kind; KINDS are those that there are, a bit each.
+
+    ``inside`` is None where all of them exist.
+    """
     values = tl.full(index.shape, 0.0, COMPUTE)
     for i in tl.static_range(4):
         if KINDS == 1 << i:
@@ -126,11 +132,20 @@ def store_part(at, kind, index, inside, values, KINDS: tl.constexpr):
 
 
 @triton.jit
-def read(row, index, inside, LARGEST: tl.constexpr, KINDS: tl.constexpr, COMPUTE: tl.constexpr):
+def scores_of(row):
+    """Where the scores of a tensor are, and their kind: what is told to ``read``.
+
+    It is asked for once, not in every turn of a loop: whoever stores results may have changed the
+    table, for all that a compiler knows, and would wait for it again.
+    """
+    return tl.load(row + SCORES), tl.load(row + DTYPE)
+
+
+@triton.jit
+def read(scores, index, inside, LARGEST: tl.constexpr, KINDS: tl.constexpr, COMPUTE: tl.constexpr):
     """Scores of a tensor, the largest side up; -inf where there are none."""
     outside = float("-inf") if LARGEST else float("inf")
-    at, kind = tl.load(row + SCORES), tl.load(row + DTYPE)
-    r = load_part(at, kind, index, inside, outside, KINDS, COMPUTE)
+    r = load_part(scores[0], scores[1], index, inside, outside, KINDS, COMPUTE)
     return r if LARGEST else -r
 
 
@@ -145,9 +160,12 @@ def sample_many(
     STEPS: tl.constexpr,
     LARGEST: tl.constexpr,
     KINDS: tl.constexpr,
+    OVERLAP: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
     """One score out of each stretch of equal length."""
+    begin_next(OVERLAP)
+    await_last(OVERLAP)
     number = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     stretch = (tl.zeros((), tl.int64) + total) // SAMPLED
     within = tl.umulhi(number.to(tl.uint32) * 2654435761, stretch.to(tl.uint32)).to(tl.int64)
@@ -172,9 +190,12 @@ def place_many(
     state,
     SAMPLED: tl.constexpr,
     LANES: tl.constexpr,
+    OVERLAP: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
     """A band for the threshold."""
+    begin_next(OVERLAP)
+    await_last(OVERLAP)
     zero = tl.zeros((1,), tl.int64)
     k = budget_of(call, zero, zero) * SAMPLED / (tl.zeros((1,), tl.float64) + total)
     t = temperature_of(call, zero, zero)
@@ -184,72 +205,6 @@ def place_many(
     high = tl.where(place.high == place.high, place.high, float("inf"))
     tl.store(state + LOW + zero, low.to(tl.float64))
     tl.store(state + HIGH + zero, high.to(tl.float64))
-
-
-@triton.jit(do_not_specialize=["count"])
-def summarise_many(
-    call,
-    table,
-    count,
-    state,
-    summaries,
-    PART: tl.constexpr,
-    BLOCK: tl.constexpr,
-    STEPS: tl.constexpr,
-    LARGEST: tl.constexpr,
-    KINDS: tl.constexpr,
-    OUT_KINDS: tl.constexpr,
-    COMPUTE: tl.constexpr,
-):
-    """The summary of a part; its scores in the band go to its first places in the result."""
-    part = tl.program_id(0).to(tl.int64)
-    row, first, n = part_of(table, count, part, PART, STEPS)
-    out, out_kind = tl.load(row + OUT), tl.load(row + OUT_DTYPE)
-    zero = tl.zeros((1,), tl.int64)
-    t = tl.maximum(temperature_of(call, zero, zero), smallest_normal(COMPUTE))
-    inverse = exponent_scale(t, COMPUTE)
-    limit = largest_finite(COMPUTE)
-    low = tl.maximum(tl.load(state + LOW + zero).to(COMPUTE), -limit)
-    high = tl.minimum(tl.load(state + HIGH + zero).to(COMPUTE), limit)
-    none = tl.zeros((BLOCK,), tl.int32)
-    above = none
-    infinite = none
-    nans = none
-    excluded = none
-    below_sum = none.to(tl.float64)
-    above_sum = none.to(tl.float64)
-    lowest = tl.full((BLOCK,), float("inf"), COMPUTE)
-    highest = -lowest
-    written = tl.zeros((), tl.int32)
-    for block in range((n + (BLOCK - 1)) // BLOCK):
-        index = (tl.zeros((), tl.int64) + block) * BLOCK + tl.arange(0, BLOCK)
-        inside = index < n
-        r = read(row, first + index, inside, LARGEST, KINDS, COMPUTE)
-        is_above = r > high
-        is_finite = tl.abs(r) < float("inf")
-        above += is_above.to(tl.int32)
-        infinite += (r == float("inf")).to(tl.int32)
-        nans += (r != r).to(tl.int32)
-        excluded += (inside & (r == float("-inf"))).to(tl.int32)
-        above_sum += tl.where(is_above, tl.exp2((high - r) * inverse), 0.0).to(tl.float64)
-        below_sum += tl.where(r < low, tl.exp2((r - low) * inverse), 0.0).to(tl.float64)
-        lowest = tl.minimum(lowest, tl.where(is_finite, r, float("inf")))
-        highest = tl.maximum(highest, tl.where(is_finite, r, float("-inf")))
-        is_listed = ((r >= low) & (r <= high)).to(tl.int32)
-        place = first + (written + tl.cumsum(is_listed, 0) - 1)
-        store_part(out, out_kind, place, is_listed != 0, r, OUT_KINDS)
-        written += tl.sum(is_listed, 0)
-    to = summaries + part  # field by field: neighbouring parts are neighbours
-    parts = tl.num_programs(0).to(tl.int64)
-    tl.store(to, tl.sum(above, 0).to(tl.float64))
-    tl.store(to + 1 * parts, tl.sum(below_sum, 0))
-    tl.store(to + 2 * parts, tl.sum(above_sum, 0))
-    tl.store(to + 3 * parts, written.to(tl.float64))
-    tl.store(to + 4 * parts, tl.min(lowest, 0).to(tl.float64))
-    tl.store(to + 5 * parts, tl.max(highest, 0).to(tl.float64))
-    tl.store(to + 6 * parts, tl.sum(infinite, 0).to(tl.float64))
-    tl.store(to + 7 * parts, tl.sum(nans, 0).to(tl.float64))
-    tl.store(to + 8 * parts, tl.sum(excluded, 0).to(tl.float64))
 
 
 @triton.jit
@@ -274,33 +229,6 @@ def added(summaries, every, parts, FIELD: tl.constexpr, KIND: tl.constexpr):
         return tl.min(total, 0) + tl.zeros((1,), tl.float64)
     else:
         return tl.max(total, 0) + tl.zeros((1,), tl.float64)
-
-
-@triton.jit(do_not_specialize=["count"])
-def compact_many(
-    table,
-    count,
-    summaries,
-    band,
-    room,
-    PART: tl.constexpr,
-    BLOCK: tl.constexpr,
-    STEPS: tl.constexpr,
-    OUT_KINDS: tl.constexpr,
-    COMPUTE: tl.constexpr,
-):
-    """The scores of a part that are in the band, after those of all parts before it."""
-    part = tl.program_id(0).to(tl.int64)
-    row, first, _ = part_of(table, count, part, PART, STEPS)
-    out, out_kind = tl.load(row + OUT), tl.load(row + OUT_DTYPE)
-    parts = tl.num_programs(0).to(tl.int64)
-    before = tl.sum(added(summaries, parts, part, 3, "sum"), 0).to(tl.int64)
-    listed = tl.load(summaries + 3 * parts + part).to(tl.int64)
-    for block in range((listed + (BLOCK - 1)) // BLOCK):
-        index = (tl.zeros((), tl.int64) + block) * BLOCK + tl.arange(0, BLOCK)
-        is_there = (index < listed) & (before + index < room)
-        r = load_part(out, out_kind, first + index, is_there, 0.0, OUT_KINDS, COMPUTE)
-        tl.store(band + before + index, r, mask=is_there)
 
 
 @triton.jit
@@ -329,9 +257,12 @@ def solve_many(
     READ: tl.constexpr,
     LANES: tl.constexpr,
     CHUNK_LANES: tl.constexpr,
+    OVERLAP: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
     """The pair, from the summaries and the scores in the band, by one team."""
+    begin_next(OVERLAP)
+    await_last(OVERLAP)
     member = tl.program_id(0)
     zero = tl.zeros((1,), tl.int64)
     k = budget_of(call, zero, zero)
@@ -400,11 +331,14 @@ def write_many(
     LARGEST: tl.constexpr,
     KINDS: tl.constexpr,
     OUT_KINDS: tl.constexpr,
+    OVERLAP: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
     """The mask of a part."""
     row, first, n = part_of(table, count, tl.program_id(0), PART, STEPS)
     out, out_kind = tl.load(row + OUT), tl.load(row + OUT_DTYPE)
+    scores = scores_of(row)
+    await_last(OVERLAP)
     zero = tl.zeros((1,), tl.int64)
     t = temperature_of(call, zero, zero)
     hi = tl.load(state + PAIR + zero).to(COMPUTE)
@@ -412,6 +346,6 @@ def write_many(
     BLOCK: tl.constexpr = REPEATS * LANES
     for block in range((n + (BLOCK - 1)) // BLOCK):
         index = part_indices((tl.zeros((), tl.int64) + block) * BLOCK, 0, REPEATS, LANES, 1)
-        r = read(row, first + index, index < n, LARGEST, KINDS, COMPUTE)
+        r = read(scores, first + index, index < n, LARGEST, KINDS, COMPUTE)
         p = any_mask(r, hi, lo, t, COMPUTE)
         store_part(out, out_kind, first + index, index < n, p, OUT_KINDS)

@@ -21,7 +21,19 @@ from .backward import (
     _weighted,
     _zeros,
 )
-from .many import AT_ONCE, DTYPE, GRAD, OUT, OUT_DTYPE, load_part, part_of, read, store_part
+from .many import (
+    AT_ONCE,
+    DTYPE,
+    GRAD,
+    OUT,
+    OUT_DTYPE,
+    load_part,
+    part_of,
+    read,
+    scores_of,
+    store_part,
+)
+from .team import await_last, begin_next
 from .views import across, part_indices
 
 #: Of gradients the table has the dtype in the place of that of a result: results have the scores'.
@@ -43,11 +55,15 @@ def sums_many(
     LARGEST: tl.constexpr,
     KINDS: tl.constexpr,
     GRAD_KINDS: tl.constexpr,
+    OVERLAP: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
     """The shift of a part and its sums, as sums_backward leaves them."""
+    begin_next(OVERLAP)
+    await_last(OVERLAP)
     part = tl.program_id(0).to(tl.int64)
     row, first, n = part_of(table, count, part, PART, STEPS)
+    scores = scores_of(row)
     at, kind = tl.load(row + GRAD), tl.load(row + GRAD_DTYPE)
     zero = tl.zeros((1,), tl.int64)
     rows = _threshold_of(call, pair, zero, 1, zero, zero, COMPUTE)
@@ -60,7 +76,7 @@ def sums_many(
     for block in range((n + (BLOCK - 1)) // BLOCK):
         index = part_indices((tl.zeros((), tl.int64) + block) * BLOCK, 0, REPEATS, LANES, 1)
         inside = index < n
-        r = read(row, first + index, inside, LARGEST, KINDS, COMPUTE)
+        r = read(scores, first + index, inside, LARGEST, KINDS, COMPUTE)
         g = load_part(at, kind, first + index, inside, 0.0, GRAD_KINDS, COMPUTE)
         v, is_live = _exponents(r, rows)
         g = tl.where(is_live, g, 0.0)
@@ -99,9 +115,12 @@ def combine_many(
     of_row,
     PER_ROW: tl.constexpr,
     LARGEST: tl.constexpr,
+    OVERLAP: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
     """The sums of all parts, in their order, as what a gradient needs: mean, shift, d k, d t."""
+    begin_next(OVERLAP)
+    await_last(OVERLAP)
     zero = tl.zeros((1,), tl.int64)
     rows = _threshold_of(call, pair, zero, 1, zero, zero, COMPUTE)
     lanes = tl.arange(0, AT_ONCE)[None, :]
@@ -151,12 +170,15 @@ def scores_many(
     LARGEST: tl.constexpr,
     KINDS: tl.constexpr,
     GRAD_KINDS: tl.constexpr,
+    OVERLAP: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
     """The gradient of a part."""
     row, first, n = part_of(table, count, tl.program_id(0).to(tl.int64), PART, STEPS)
+    scores = scores_of(row)
     at, kind = tl.load(row + GRAD), tl.load(row + GRAD_DTYPE)
     out, out_kind = tl.load(row + OUT), tl.load(row + DTYPE)
+    await_last(OVERLAP)
     zero = tl.zeros((1,), tl.int64)
     rows = _threshold_of(call, pair, zero, 1, zero, zero, COMPUTE)
     mean = tl.load(of_row + zero)
@@ -165,7 +187,7 @@ def scores_many(
     for block in range((n + (BLOCK - 1)) // BLOCK):
         index = part_indices((tl.zeros((), tl.int64) + block) * BLOCK, 0, REPEATS, LANES, 1)
         inside = index < n
-        r = read(row, first + index, inside, LARGEST, KINDS, COMPUTE)
+        r = read(scores, first + index, inside, LARGEST, KINDS, COMPUTE)
         g = load_part(at, kind, first + index, inside, 0.0, GRAD_KINDS, COMPUTE)
         d = _score_gradient(r, g, gradients, rows, LARGEST, "mask", COMPUTE)
         store_part(out, out_kind, first + index, inside, d, KINDS)

@@ -17,19 +17,18 @@ from ..common import DTYPES
 from ..many import as_vector, kept_dtype, matched_vectors, out_dtype_of
 from .backward import SUMS
 from .config import lanes_of
-from .device import on_device, room_of, shrink_room
+from .device import can_overlap, on_device, room_of, shrink_room
 from .launch import backward, forward, split_float64
 from .many import (
     COLUMNS,
     PART_FIELDS,
-    compact_many,
     place_many,
     sample_many,
     solve_many,
-    summarise_many,
     write_many,
 )
 from .many_backward import combine_many, scores_many, sums_many
+from .many_gather import compact_many, summarise_many
 from .many_hard import count_many, write_hard_many
 from .many_search import search_many
 from .ragged_launch import exact_number
@@ -118,16 +117,16 @@ def list_forward(
     shape = (table.entries, table.rows)
     with on_device(tensors[0]):
         state = _solve(call, table, plan, every, kept)
-        pair.copy_(state[2:4])
         if is_hard:
             cold = _call(budget, budget_number, None, 0.0, tensors[0], kept)
-            state = _solve(cold, table, plan, every, kept)
-            counts = state.new_empty((2, table.parts))
-            _launch(count_many, table.parts, plan.warps, (*shape, state, counts), every)
-            given = (cold, *shape, state, counts)
+            hard = _solve(cold, table, plan, every, kept)
+            counts = hard.new_empty((2, table.parts))
+            _launch(count_many, table.parts, plan.warps, (*shape, hard, counts), every)
+            given = (cold, *shape, hard, counts)
             _launch(write_hard_many, table.parts, plan.warps, given, every)
         else:
             _launch(write_many, table.parts, plan.warps, (call, *shape, state), every)
+        pair.copy_(state[2:4])
     _copy_back(outs, targets)
     return [*outs, pair]
 
@@ -219,10 +218,15 @@ def _launch(
     constants: dict[str, Any],
     **options: Any,
 ) -> None:
-    """One launch; of all constants it gets those that are its own."""
-    own = {name: constants[name] for name in kernel.arg_names if name in constants}
-    step = Step(kernel, programs, (), own, {"num_warps": warps, **options})
+    """One launch, which begins beside the one before where it can; of all constants it gets those
+    that are its own.
+    """
     tensor = next(x for x in given if isinstance(x, Tensor))
+    constants = constants | {"OVERLAP": can_overlap(tensor.device)}
+    own = {name: constants[name] for name in kernel.arg_names if name in constants}
+    if own["OVERLAP"]:
+        options["launch_pdl"] = True
+    step = Step(kernel, programs, (), own, {"num_warps": warps, **options})
     launch_steps(tensor.device, [step], given)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .many import IS_OPEN, PAIR, part_of, read, survey_of
+from .many import IS_OPEN, PAIR, part_of, read, scores_of, survey_of
 from .numbers import (
     any_row,
     as_finite,
@@ -23,7 +23,7 @@ from .numbers import (
 )
 from .rank import Ranks
 from .solve import corners, tie_share
-from .team import Team, collect, field_of, leave
+from .team import Team, await_last, begin_next, collect, field_of, leave
 from .views import budget_of, temperature_of
 
 MOST_HALVINGS = tl.constexpr(80)
@@ -55,9 +55,10 @@ def _pass(
     nearest_above = above + float("inf")
     for number in range(team.member, parts, team.size):
         row, first, n = part_of(table, count, tl.zeros((), tl.int64) + number, PART, STEPS)
+        scores = scores_of(row)
         for block in range((n + (BLOCK - 1)) // BLOCK):
             index = (tl.zeros((), tl.int64) + block) * BLOCK + tl.arange(0, BLOCK)
-            r = read(row, first + index, index < n, LARGEST, KINDS, COMPUTE)
+            r = read(scores, first + index, index < n, LARGEST, KINDS, COMPUTE)
             e = tl.exp2(tl.abs(r - b) * (-inverse)).to(tl.float64)
             is_above = r > b
             is_below = r < b
@@ -119,9 +120,12 @@ def search_many(
     LARGEST: tl.constexpr,
     KINDS: tl.constexpr,
     CHUNK_LANES: tl.constexpr,
+    OVERLAP: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
     """The pair by halving, by one team; nothing is done where it is known."""
+    begin_next(OVERLAP)
+    await_last(OVERLAP)
     zero = tl.zeros((1,), tl.int64)
     if any_row(tl.load(state + IS_OPEN + zero) != 0):
         member = tl.program_id(0)
