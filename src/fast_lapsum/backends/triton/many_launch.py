@@ -53,8 +53,8 @@ class ManyPlan(NamedTuple):
     """How many tensors are read: sizes of parts, of the sample, of the team."""
 
     part: int = 16384
-    block: int = 2048
-    warps: int = 8
+    block: int = 1024
+    warps: int = 4
     #: Of so many scores and fewer all are in the band.
     small: int = 65536
     sample: int = 16384

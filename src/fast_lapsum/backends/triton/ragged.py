@@ -100,6 +100,7 @@ def _hold(
     IS_LAST: tl.constexpr,
     LARGEST: tl.constexpr,
     OUTPUT: tl.constexpr,
+    ROWS: tl.constexpr,
     PARTS: tl.constexpr,
     REPEATS: tl.constexpr,
     LANES: tl.constexpr,
@@ -118,7 +119,9 @@ def _hold(
         if OUTPUT == "hard":  # only a whole budget has a hard mask
             k = tl.where(k == tl.floor(k), k, float("nan"))
         of_rows = Call(call.scores, call.mask, None, None, None, n, call.inner_count)
-        of_scores = Call(call.scores, call.mask, None, None, None, across(n), call.inner_count)
+        # The length of one row is a number of 32 bits: every index is compared with it.
+        in_row = tl.max(n, 0).to(tl.int32) if ROWS == 1 else across(n)
+        of_scores = Call(call.scores, call.mask, None, None, None, in_row, call.inner_count)
         origin = first_score(of_rows, outer, inner, LARGEST, COMPUTE)
         r = read_parts(
             Source(
@@ -175,7 +178,7 @@ def ragged_tile_forward(
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     _hold(
         *(call, row, row_count, offsets, lengths, warm_start, out, threshold),
-        *(LOWEST, HIGHEST, IS_LAST, LARGEST, OUTPUT, PARTS, REPEATS, LANES, WIDTH, COMPUTE),
+        *(LOWEST, HIGHEST, IS_LAST, LARGEST, OUTPUT, ROWS, PARTS, REPEATS, LANES, WIDTH, COMPUTE),
     )
     if tl.program_id(0) == 0:
         await_last(OVERLAP)
@@ -214,7 +217,7 @@ def ragged_block_forward(
         row = tl.zeros((1,), tl.int64) + row_number
         _hold(
             *(call, row, row_count, offsets, lengths, warm_start, out, threshold),
-            *(LOWEST, HIGHEST, IS_LAST, LARGEST, OUTPUT, PARTS, REPEATS, LANES, WIDTH, COMPUTE),
+            *(LOWEST, HIGHEST, IS_LAST, LARGEST, OUTPUT, 1, PARTS, REPEATS, LANES, WIDTH, COMPUTE),
         )
     if tl.program_id(0) == 0:
         await_last(OVERLAP)

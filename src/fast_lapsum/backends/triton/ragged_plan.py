@@ -14,7 +14,6 @@ from .config import (
     LongPlan,
     TilePlan,
     lanes_of,
-    long_plan,
     longest_block,
     longest_block_backward,
     power_of_two,
@@ -27,6 +26,8 @@ SHORT = (32, 256)
 #: The longest row that one program takes, unless so many longer ones may be there that all programs
 #: have enough of them.
 LONGEST_ALONE, MOST_SLOTS = 262_144, 256
+#: How rows are read that are too long to hold, where there may be many.
+MANY_LONG = LongPlan(warps=8, sample=1024, read=16, registers=80)
 
 
 class SharedRows(NamedTuple):
@@ -69,9 +70,11 @@ def forward_plan(longest: int, total: int, row_count: int, itemsize: int) -> Rag
     most = longest_block(itemsize)
     sizes = [*SHORT, *(held // itemsize for held, _, _ in BLOCKS)]
     held = tuple(tile_plan(n, 1, itemsize, TILES, BLOCKS) for n in _needed(sizes, longest, most))
-    number = min(row_count, total // most)  # of rows that are longer
-    long = long_plan(most, number, 1) if longest > most else None
-    return RaggedPlan(held, long, _shared(longest, total, row_count))
+    # There may be so many longer rows. Few of them may be there all the same, so that programs are
+    # larger than those of rows that all are long.
+    number = min(row_count, total // most)
+    long = MANY_LONG if number >= 4 * MANY_ROWS else LongPlan()
+    return RaggedPlan(held, long if longest > most else None, _shared(longest, total, row_count))
 
 
 def backward_plan(longest: int, total: int, row_count: int, itemsize: int) -> RaggedPlan:
