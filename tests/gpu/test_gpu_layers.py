@@ -176,6 +176,52 @@ def test_one_pass_gives_what_many_operations_give(
             torch.testing.assert_close(found, value, rtol=1e-4, atol=1e-6, msg=name)
 
 
+@pytest.mark.parametrize("n", [40, 4099, 16_384, 40_000])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "layer",
+    [nn.TopKActivation(20, 0.3), nn.TopKActivation(20, 0.3, hard=False), nn.BatchTopK(20, 0.3)],
+    ids=str,
+)
+def test_the_whole_gradient_of_activations_is_that_of_float64(
+    layer: Module, dtype: torch.dtype, n: int
+) -> None:
+    """With ties, infinities and, in a row of its own, a NaN; and derivatives of it are those."""
+    torch.manual_seed(0)
+    scores = torch.randn(33, n).to(dtype)
+    scores[3, :5], scores[4, 7:9], scores[5] = float("-inf"), 50.0, scores[5].round()
+    if isinstance(layer, nn.TopKActivation):
+        scores[6, 1] = float("nan")
+    upstream = torch.randn_like(scores)
+    # Both at the scores as they are: those of two bytes have ties that float64 has, too.
+    wide = scores.double().requires_grad_()
+    (wanted,) = torch.autograd.grad(copy.deepcopy(layer)(wide), wide, upstream.double())
+    leaf = scores.cuda().requires_grad_()
+    out = copy.deepcopy(layer).cuda()(leaf)
+    (found,) = torch.autograd.grad(out, leaf, upstream.cuda(), retain_graph=True)
+    (again,) = torch.autograd.grad(out, leaf, upstream.cuda(), create_graph=True)
+    assert again.requires_grad
+    for one in (found, again.detach()):
+        one = one.cpu().double()
+        assert torch.equal(one.isnan(), wanted.isnan())
+        error = (one - wanted).nan_to_num(0).abs().max()
+        most = 1e-5 if dtype == torch.float32 else 2e-2
+        assert error <= most * wanted.nan_to_num(0).abs().max()
+
+
+def test_backward_of_activations_takes_no_memory_but_its_gradients() -> None:
+    layer = nn.BatchTopK(100).cuda()
+    scores = torch.randn(1024, 16_384, device="cuda", requires_grad=True)
+    upstream = torch.randn_like(scores)
+    torch.autograd.grad(layer(scores), scores, upstream)  # compiles
+    out = layer(scores)
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    (gradient,) = torch.autograd.grad(out, scores, upstream)
+    most = gradient.nbytes + (1 << 20)
+    assert torch.cuda.max_memory_allocated() - before <= most
+
+
 def test_evaluation_keeps_the_budget_in_bfloat16() -> None:
     """Pre-activations of two bytes have ties; the budget is kept to the ties at the threshold."""
     torch.manual_seed(0)

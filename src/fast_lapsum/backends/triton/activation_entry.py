@@ -3,14 +3,35 @@
 from __future__ import annotations
 
 import torch
+import triton.language as tl
 from torch import Tensor
 
 from .activation import activate_scores, activate_scores_backward, move_threshold
+from .activation_backward import (
+    ACTIVATION_SUMS,
+    scores_activation_backward,
+    sums_activation_backward,
+    tile_activation_backward,
+)
+from .config import (
+    BLOCKS_BACKWARD,
+    TILES_BACKWARD,
+    LongBackwardPlan,
+    longest_block_backward,
+    power_of_two,
+    tile_plan,
+)
 from .device import on_device
+from .launch import split_float64
 from .step_launch import launch_named
 from .steps import Step
+from .views import Call, Numbers, Rows
 
-for _kernel in (activate_scores, activate_scores_backward, move_threshold):  # see steps.py
+_KERNELS = (
+    *(activate_scores, activate_scores_backward, move_threshold),
+    *(tile_activation_backward, sums_activation_backward, scores_activation_backward),
+)
+for _kernel in _KERNELS:  # see steps.py
     getattr(_kernel, "cache_key", None)
 del _kernel
 
@@ -20,6 +41,9 @@ BLOCK = 2048
 MOST_PROGRAMS = 4096
 #: Of their numbers, so many are read at a time.
 LANES = 1024
+#: The plan of rows that no program holds, and the longest row that one does.
+LONG_BACKWARD = LongBackwardPlan()
+LONGEST_BLOCK = longest_block_backward(4)
 _OPTIONS = {"num_warps": 4}
 
 
@@ -59,6 +83,105 @@ def activate_backward(
             (grad, scores, gate, d_scores, d_gate, n),
         )
     return d_scores, d_gate
+
+
+def gated_backward(
+    grad: Tensor,
+    scores: Tensor,
+    gate: Tensor,
+    best: Tensor | None,
+    temperature: Tensor | None,
+    temperature_number: float,
+    threshold: Tensor,
+) -> Tensor:
+    """The whole gradient of relu(scores) * gate where the gate is a mask of the same scores.
+
+    All are contiguous, with rows along the last dimension.
+
+    Args:
+        grad: the upstream gradient.
+        scores: of at most four bytes each.
+        gate: the soft mask of the scores, or a hard one that has its gradient.
+        best: the best score that a hard gate of one row leaves out, as the largest of some, if that
+            is known: most of the gate need not be read then.
+        temperature: of each row, or None where it is a number.
+        temperature_number: the temperature of all rows.
+        threshold: pairs of the soft mask.
+    """
+    out = torch.empty_like(scores)
+    n = scores.shape[-1]
+    row_count = scores.numel() // max(n, 1)
+    if not scores.numel():
+        return out
+    t_rows = None
+    if temperature is not None:
+        temperature = temperature.reshape(-1)
+        t_rows = Rows(temperature, temperature.stride(0), 0)
+    numbers = Numbers(0.0, 0.0, *split_float64(temperature_number))
+    call = Call(Rows(scores, n, 0), None, None, t_rows, numbers, n, 1)
+    given = (call, row_count, Rows(grad, n, 0), Rows(gate, n, 0))
+    width = 16 // scores.itemsize
+    if n % width or any(x.data_ptr() % (width * x.itemsize) for x in (grad, scores, gate, out)):
+        width = 1
+    rest = (threshold, Rows(out, n, 0))
+    with on_device(scores):
+        if n <= LONGEST_BLOCK:
+            launch_named(
+                scores.device,
+                ("tile_activation_backward", n, row_count, width),
+                lambda: [_tile_step(n, row_count, width)],
+                (*given, *rest),
+            )
+            return out
+        plan = LONG_BACKWARD._replace(width=width)
+        tiles = -(-n // plan.block)
+        summing = max(1, min(tiles, plan.sum_programs // row_count, 1024))
+        writing = max(1, min(tiles, plan.write_programs // row_count))
+        count = row_count * summing * ACTIVATION_SUMS.value
+        sums = torch.empty(count, dtype=torch.float64, device=scores.device)
+        best = best if row_count == 1 else None
+        launch_named(
+            scores.device,
+            ("long_activation_backward", row_count, summing, writing, plan),
+            lambda: _long_steps(plan, row_count, summing, writing),
+            (*given, best, 0 if best is None else best.numel(), *rest, sums),
+        )
+    return out
+
+
+def _tile_step(n: int, row_count: int, width: int) -> Step:
+    plan = tile_plan(n, width, 4, TILES_BACKWARD, BLOCKS_BACKWARD)
+    constants = {
+        "PADDED": n != plan.block,
+        "ROWS": plan.rows,
+        "REPEATS": plan.parts * plan.repeats,
+        "LANES": plan.lanes,
+        "WIDTH": plan.width,
+        "COMPUTE": tl.float32,
+    }
+    options = {
+        "num_warps": plan.warps,
+        "maxnreg": plan.registers,
+        "enable_fp_fusion": plan.may_fuse,
+    }
+    return Step(tile_activation_backward, -(-row_count // plan.rows), (), constants, options)
+
+
+def _long_steps(plan: LongBackwardPlan, row_count: int, summing: int, writing: int) -> list[Step]:
+    each = {"REPEATS": plan.repeats, "LANES": plan.lanes, "WIDTH": plan.width}
+    each |= {"COMPUTE": tl.float32}
+    lanes = {"SUM_LANES": power_of_two(summing), "BEST_LANES": LANES}
+    warps = {"num_warps": plan.warps}
+    return [
+        Step(sums_activation_backward, row_count * summing, (summing,), each, warps),
+        Step(
+            scores_activation_backward,
+            row_count * writing,
+            (writing, summing),
+            lanes | each,
+            warps,
+        ),
+    ]
 
 
 def move(
