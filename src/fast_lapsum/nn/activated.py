@@ -115,9 +115,18 @@ class _Gated(torch.autograd.Function):
     def forward(
         ctx: Any, scores: Tensor, settings: Settings, threshold: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        gate, pair = call_operator(scores, None, None, None, None, settings)
-        out, counts, best = _kernels().activate(scores, gate, threshold)
-        ctx.save_for_backward(scores, gate, pair, best)
+        whole = None
+        if settings.output == "hard":
+            k, t = settings.budget_number, settings.temperature_number
+            whole = _kernels().gated_forward(scores, k, t, threshold)
+        if whole is not None:
+            out, counts, best, boundary, pair = whole
+            ctx.save_for_backward(scores, pair, None, None, boundary)
+        else:
+            gate, pair = call_operator(scores, None, None, None, None, settings)
+            out, counts, best = _kernels().activate(scores, gate, threshold)
+            known = best if settings.output == "hard" else None
+            ctx.save_for_backward(scores, pair, gate, known, None)
         ctx.settings = settings
         ctx.mark_non_differentiable(counts, best)
         ctx.set_materialize_grads(False)
@@ -127,25 +136,21 @@ class _Gated(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
         if grad is None:
             return None, None, None
-        scores, gate, pair, best = ctx.saved_tensors
+        scores, pair, gate, best, boundary = ctx.saved_tensors
         settings = ctx.settings
         if torch.is_grad_enabled() or transforms_active() or not is_plain(grad, scores):
-            return _gradient_in_parts(grad, scores, gate, pair, settings), None, None
-        best = best if settings.output == "hard" else None
+            return _gradient_in_parts(grad, scores, pair, settings), None, None
         t = settings.temperature_number
-        d = _kernels().gated_backward(grad.contiguous(), scores, gate, best, None, t, pair)
-        return d, None, None
+        given = (grad.contiguous(), scores, gate, best, None, t, pair, boundary)
+        return _kernels().gated_backward(*given), None, None
 
 
-def _gradient_in_parts(
-    grad: Tensor, scores: Tensor, gate: Tensor, pair: Tensor, settings: Settings
-) -> Tensor:
+def _gradient_in_parts(grad: Tensor, scores: Tensor, pair: Tensor, settings: Settings) -> Tensor:
     """The same gradient in operations of torch, which have derivatives themselves."""
-    none = (None, None, None, None)
+    gate = soft_topk(scores, None, None, None, None, settings, False)[0]  # once more
     relu = torch.relu(scores)
     of_gate = (grad * relu).to(gate.dtype)
     if torch.is_grad_enabled():
-        gate = soft_topk(scores, *none, settings, False)[0]  # once more, as a function of scores
         row = Row(scores, None, None, None, pair, settings)
         through_gate = row.for_inputs(mask_vjp(row, of_gate))[0]
     else:

@@ -164,7 +164,7 @@ class BatchTopK(BudgetGate):
 
 def _activations(layer: BudgetGate, scores: Tensor, gate: Tensor) -> Tensor:
     """ReLU of the scores that the gate lets through."""
-    gate = _learning(layer, gate, *layer._of_call())
+    gate = _learning(layer, gate)
     if has_kernel(scores, layer.threshold):
         return activated(scores, gate, layer.threshold).activations
     return torch.relu(scores) * gate.to(scores.dtype)
@@ -178,19 +178,16 @@ def _in_one_pass(
     rows: int | Tensor,
 ) -> Activated:
     """Activations by a kernel, and what else it finds, with a gradient of one pass if it can be."""
-    is_number = not (isinstance(k, Tensor) or isinstance(temperature, Tensor))
-    if is_number and (temperature or not layer.hard):
+    if not (isinstance(k, Tensor) or isinstance(temperature, Tensor)):
         dim = -1 if layer.budget == "row" else None
         budget = layer._whole(scores, k, rows, None)
         return gated(scores, budget, temperature, dim, layer.hard, layer.threshold)
-    gate = layer._gate(scores, k, temperature, rows, None)
-    return activated(scores, _learning(layer, gate, k, temperature), layer.threshold)
+    return activated(scores, layer._gate(scores, k, temperature, rows, None), layer.threshold)
 
 
-def _learning(
-    layer: BudgetGate, gate: Tensor, k: float | Tensor, temperature: float | Tensor
-) -> Tensor:
+def _learning(layer: BudgetGate, gate: Tensor) -> Tensor:
     """The gate, without a gradient where that is known to be zero: it would cost the most."""
+    k, temperature = layer._of_call()
     if layer.hard and not isinstance(k, Tensor) and not isinstance(temperature, Tensor):
         return gate if temperature else gate.detach()
     return gate

@@ -28,7 +28,7 @@ from fast_lapsum.nn import (
     TopKActivation,
     sparse_activation,
 )
-from interpreting import poison  # noqa: F401
+from interpreting import in_chunks, poison  # noqa: F401
 
 inf, nan = math.inf, math.nan
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -193,6 +193,65 @@ def test_rows_may_have_temperatures_of_their_own_and_gates_another_dtype() -> No
     found = activation_entry.gated_backward(grad, scores, gate, None, shared, nan, pair)
     alone = activation_entry.gated_backward(grad, scores, gate, None, None, 0.1, pair)
     assert torch.equal(found, alone)
+
+
+@pytest.fixture
+def shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of any length are solved in chunks, and their gradients taken in tiles."""
+    monkeypatch.setattr(activation_entry, "longest_block", lambda itemsize: 0)
+    monkeypatch.setattr(activation_entry, "_plan", lambda n, *rest: in_chunks(n))
+    plan = LongBackwardPlan(block=32, warps=1, sum_programs=3, write_programs=2)
+    monkeypatch.setattr(activation_entry, "LONG_BACKWARD", plan)
+    monkeypatch.setattr(activation_entry, "LONGEST_BLOCK", 0)
+    activation_entry._solving.cache_clear()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("name", "t"), [*((name, 0.3) for name in _batches()), ("normal", 0.0), ("tied", 1e-4)]
+)
+@pytest.mark.usefixtures("shared")
+def test_activations_need_no_mask_in_memory(name: str, t: float, dtype: torch.dtype) -> None:
+    """They are what a mask lets through, and so are what else is found, and their gradient."""
+    batch = _batches()[name]
+    for row in (0, 1):
+        scores, grad = batch.scores[row].to(dtype), batch.grad[row].to(dtype)
+        given = (scores, None, float(batch.k), None, t, None, None, True, "hard", dtype)
+        gate, pair = launch.forward(*given, plan=in_chunks(len(scores)))
+        wanted = activation_entry.activate(scores, gate, torch.tensor(0.5))
+        found = activation_entry.gated_forward(scores, batch.k, t, torch.tensor(0.5))
+        assert found is not None
+        assert torch.equal(found.activations.nan_to_num(7.5), wanted[0].nan_to_num(7.5))
+        assert found.activations.dtype == dtype
+        assert found.counts.sum() == wanted[1].sum()
+        both = (found.best.amax(), wanted[2].amax())
+        torch.testing.assert_close(*both, rtol=0, atol=0, equal_nan=True)
+        torch.testing.assert_close(found.pair, pair, rtol=0, atol=0, equal_nan=True)
+        alone = activation_entry.gated_backward(
+            grad, scores, None, None, None, t, found.pair, found.boundary
+        )
+        _assert_close(alone, _reference_gradient(scores, grad, gate, batch.k, t), dtype)
+
+
+def test_short_rows_have_their_mask_at_hand() -> None:
+    scores = torch.zeros(100)
+    assert activation_entry.gated_forward(scores, 3, 0.1, torch.tensor(0.5)) is None
+    assert activation_entry.gated_forward(torch.zeros(2, 50_000), 3, 0.1, scores[0]) is None
+
+
+@pytest.mark.parametrize("t", [0.1, 0.0])
+@pytest.mark.usefixtures("shared")
+def test_a_batch_without_a_mask_in_memory(t: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The layer has the same activations, gradients, derivatives of those and thresholds."""
+    plain, layer = BatchTopK(3, t), BatchTopK(3, t)
+    for seed in range(3):
+        scores = normal(6, 40, seed=seed).float()
+        found = _all_of(layer, scores, monkeypatch, with_kernel=True)
+        wanted = _all_of(plain, scores, monkeypatch, with_kernel=False)
+        assert torch.equal(found[0], wanted[0])
+        for one, other in zip(found[1:], wanted[1:], strict=True):
+            assert (one - other).abs().max() <= 2e-6 * (1 + other.abs().max())
+    torch.testing.assert_close(layer.threshold, plain.threshold)
 
 
 def test_of_nothing_there_is_no_gradient() -> None:

@@ -21,6 +21,7 @@ from fast_lapsum.backends.triton import activation_entry
 _KERNELS = (
     *("activate_scores", "activate_scores_backward", "move_threshold"),
     *("tile_activation_backward", "sums_activation_backward", "scores_activation_backward"),
+    "write_activations",
 )
 
 
@@ -41,6 +42,9 @@ def launches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Recorded]:
     for name in _KERNELS:
         monkeypatch.setattr(activation_entry, name, Recorder(getattr(activation_entry, name)))
     monkeypatch.setattr(activation_entry, "on_device", lambda tensor: contextlib.nullcontext())
+    monkeypatch.setattr(activation_entry, "can_overlap", lambda device: True)
+    monkeypatch.setattr(activation_entry, "room_of", lambda device: 132)
+    activation_entry._solving.cache_clear()
     monkeypatch.setattr(
         activation_entry,
         "launch_named",
@@ -94,3 +98,38 @@ def test_the_whole_gradient_compiles(
         assert "ld.global.v4.b32" in code or not is_wide
         if launched is launches[-1]:
             assert ("st.global.v4.b32" in code) == is_wide
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("n", [4096 * 16_384, 5_000_001])
+def test_activations_without_a_mask_compile(
+    launches: list[Recorded], n: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind the launches of a mask, which are compiled elsewhere, and their gradient."""
+    monkeypatch.setattr(activation_entry, "launch_named", _only(launches, activation_entry))
+    scores, one = torch.empty(n, dtype=dtype, device="meta"), torch.empty((), device="meta")
+    row = activation_entry.gated_forward(scores, 100 * 4096, 0.1, one)
+    assert row is not None
+    given = (scores, scores, None, None, None, 0.1, row.pair, row.boundary)
+    activation_entry.gated_backward(*given)
+    assert len(launches) == 3
+    is_wide = n % 16 == 0
+    writing, _, gradient = (compiled(launched) for launched in launches)
+    for code in (writing, gradient):
+        assert ("ld.global.v4.b32" in code) == is_wide
+        assert ("st.global.v4.b32" in code) == is_wide
+    assert "griddepcontrol.wait" in writing
+
+
+def _only(launches: list[Recorded], entry: Any) -> Callable[..., None]:
+    """Steps of kernels that are recorded, which is their own here and not those of a mask."""
+
+    def launch(device: torch.device, name: Any, make: Callable[[], Any], given: Any) -> None:
+        recorded = [getattr(entry, name) for name in _KERNELS]
+        for step in make():
+            if step.kernel in recorded:
+                step.kernel[(step.programs,)](
+                    *given, *step.numbers, **step.constants, **step.options
+                )
+
+    return launch

@@ -7,8 +7,8 @@ The gate is sent c = w relu(r) of an upstream gradient w. With phi and q of back
 where c is a product of what is read anyway, so that neither it nor either part of the gradient is
 ever in memory. Rows of one program read r, w and g once (16 bytes per float32 score, with the
 gradient). Longer rows read r and w twice (24 bytes): sums first, then the gradient, in the opposite
-order for the cache's sake. Where the best score that a hard gate leaves out is known, the gate is 1
-over it and 0 below it, and is read only where scores equal it (20 bytes).
+order for the cache's sake. A hard gate need not be read (20 bytes): its boundary is known, or the
+best score that it leaves out, over which it is 1 and below which it is 0.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from .activation_forward import is_chosen
 from .backward import (
     TILES_PER_SUM,
     Gradients,
@@ -111,6 +112,7 @@ def sums_activation_backward(
     row_count,
     grad,
     gate,
+    boundary,
     best,
     best_count,
     threshold,
@@ -167,6 +169,7 @@ def scores_activation_backward(
     row_count,
     grad,
     gate,
+    boundary,
     best,
     best_count,
     threshold,
@@ -195,20 +198,27 @@ def scores_activation_backward(
             tl.sum(tl.load(every + 1, mask=has_sums, other=0.0), 1),
         )
     )
-    boundary = across(tl.zeros((1,), COMPUTE))
-    if best is not None:
-        boundary += _best_of_all(best, best_count, BEST_LANES)
+    limit = tl.zeros((1,), COMPUTE)
+    last = tl.zeros((1,), tl.int64)
+    if boundary is not None:
+        limit += tl.load(boundary).to(COMPUTE)
+        last += tl.load(boundary + 1).to(tl.int64)
+    elif best is not None:
+        limit += _best_of_all(best, best_count, BEST_LANES)
     BLOCK: tl.constexpr = REPEATS * LANES * WIDTH
     tiles = (tl.zeros((), tl.int64) + call.n + (BLOCK - 1)) // BLOCK
     for step in range(program, tiles, programs):
-        index = part_indices((tiles - 1 - step) * BLOCK, 0, REPEATS, LANES, WIDTH)
+        start = (tiles - 1 - step) * BLOCK
+        index = part_indices(start, 0, REPEATS, LANES, WIDTH)
         inside = exist(index, call.n, WIDTH)
         r = load_scores(call, outer, inner, index, inside, True, WIDTH, COMPUTE)
         upstream = load_values(grad, outer, inner, index, inside, WIDTH).to(COMPUTE)
-        if best is not None:
-            is_read = (r == boundary) | (boundary != boundary)
+        if boundary is not None:
+            g = is_chosen(r, index, start, limit, last, BLOCK).to(COMPUTE)
+        elif best is not None:
+            is_read = (r == across(limit)) | across(limit != limit)
             g = load_values(gate, outer, inner, index, inside & is_read, WIDTH).to(COMPUTE)
-            g = tl.where(is_read, g, (r > boundary).to(COMPUTE))
+            g = tl.where(is_read, g, (r > across(limit)).to(COMPUTE))
         else:
             g = load_values(gate, outer, inner, index, inside, WIDTH).to(COMPUTE)
         d = _whole_gradient(r, upstream, g, of_row, rows, COMPUTE)

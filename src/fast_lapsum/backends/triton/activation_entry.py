@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from typing import NamedTuple
+
 import torch
 import triton.language as tl
 from torch import Tensor
@@ -13,23 +16,27 @@ from .activation_backward import (
     sums_activation_backward,
     tile_activation_backward,
 )
+from .activation_forward import write_activations
 from .config import (
     BLOCKS_BACKWARD,
     TILES_BACKWARD,
     LongBackwardPlan,
+    SharedPlan,
+    longest_block,
     longest_block_backward,
     power_of_two,
     tile_plan,
 )
-from .device import on_device
-from .launch import split_float64
+from .device import can_overlap, on_device, room_of, shrink_room
+from .launch import _plan, split_float64
 from .step_launch import launch_named
-from .steps import Step
+from .steps import Step, Steps, forward_steps
 from .views import Call, Numbers, Rows
 
 _KERNELS = (
     *(activate_scores, activate_scores_backward, move_threshold),
     *(tile_activation_backward, sums_activation_backward, scores_activation_backward),
+    write_activations,
 )
 for _kernel in _KERNELS:  # see steps.py
     getattr(_kernel, "cache_key", None)
@@ -44,6 +51,8 @@ LANES = 1024
 #: The plan of rows that no program holds, and the longest row that one does.
 LONG_BACKWARD = LongBackwardPlan()
 LONGEST_BLOCK = longest_block_backward(4)
+#: Below it a temperature is that of the hard limit.
+SMALLEST_NORMAL = torch.finfo(torch.float32).tiny
 _OPTIONS = {"num_warps": 4}
 
 
@@ -67,6 +76,84 @@ def activate(scores: Tensor, gate: Tensor, threshold: Tensor) -> tuple[Tensor, T
     return out, counts, best
 
 
+class GatedRow(NamedTuple):
+    """Activations of a row, and all that is to be known of its gate."""
+
+    activations: Tensor
+    counts: Tensor
+    best: Tensor
+    #: A score, and the last index at which one that equals it is let through; float64.
+    boundary: Tensor
+    #: The soft mask's pair.
+    pair: Tensor
+
+
+def gated_forward(
+    scores: Tensor, budget: float, temperature: float, threshold: Tensor
+) -> GatedRow | None:
+    """relu(scores) times their hard mask of one long row, which is never in memory.
+
+    The rest is that of :func:`activate`. None for rows that other launches solve: their mask is at
+    hand before it is written.
+    """
+    n = scores.numel()
+    if scores.dim() != 1 or n <= longest_block(4):
+        return None
+    out = torch.empty_like(scores)
+    width = 16 // scores.itemsize
+    if n % width or scores.data_ptr() % 16 or out.data_ptr() % 16:
+        width = 1
+    numbers = Numbers(*split_float64(budget), *split_float64(temperature))
+    call = Call(Rows(scores, n, 0), None, None, None, numbers, n, 1)
+    pair = scores.new_empty(2, dtype=torch.float32)
+    overlap = can_overlap(scores.device)
+    with on_device(scores):
+        while True:
+            room = room_of(scores.device)
+            planned = _solving(n, width, room, overlap)
+            if planned is None:
+                return None
+            words = torch.empty(planned.words, dtype=torch.int64, device=scores.device)
+            try:
+                launch_named(
+                    scores.device,
+                    ("gated_forward", n, width, room),
+                    lambda steps=planned.steps: steps[:-1],  # type: ignore[misc]
+                    (call, 1, None, Rows(out, n, 0), pair, words),
+                )
+                break
+            except RuntimeError as error:  # there is less room now
+                shrink_room(scores.device, room, error)
+        writing = planned.steps[-1]
+        counts = torch.empty(writing.programs, dtype=torch.int64, device=scores.device)
+        best = torch.empty(writing.programs, dtype=torch.float32, device=scores.device)
+        boundary = torch.empty(2, dtype=torch.float64, device=scores.device)
+        launch_named(
+            scores.device,
+            ("write_activations", n, width),
+            lambda: [writing],
+            (call, Rows(out, n, 0), words, threshold, counts, best, boundary),
+        )
+    return GatedRow(out, counts, best, boundary, pair)
+
+
+@functools.lru_cache(maxsize=64)
+def _solving(n: int, width: int, room: int, overlap: bool) -> Steps | None:
+    """The launches of a hard mask that several programs share, the last one for activations."""
+    plan = _plan(n, 1, 4, width, room, "hard")
+    if not isinstance(plan, SharedPlan):
+        return None
+    planned = forward_steps(plan, n, 1, room, overlap, True, "hard", False, tl.float32)
+    *solving, writing = planned.steps
+    constants = dict(writing.constants)
+    for name in ("OUTPUT", "LARGEST"):
+        del constants[name]
+    # Sixteen scores of a thread at a time, or registers do not hold what is known of them.
+    constants["WRITTEN"] = min(plan.written, max(1, 16 // plan.width))
+    writing = writing._replace(kernel=write_activations, constants=constants)
+    return planned._replace(steps=[*solving, writing])
+
+
 def activate_backward(
     grad: Tensor, scores: Tensor, gate: Tensor, with_gate: bool
 ) -> tuple[Tensor, Tensor | None]:
@@ -88,11 +175,12 @@ def activate_backward(
 def gated_backward(
     grad: Tensor,
     scores: Tensor,
-    gate: Tensor,
+    gate: Tensor | None,
     best: Tensor | None,
     temperature: Tensor | None,
     temperature_number: float,
     threshold: Tensor,
+    boundary: Tensor | None = None,
 ) -> Tensor:
     """The whole gradient of relu(scores) * gate where the gate is a mask of the same scores.
 
@@ -101,12 +189,14 @@ def gated_backward(
     Args:
         grad: the upstream gradient.
         scores: of at most four bytes each.
-        gate: the soft mask of the scores, or a hard one that has its gradient.
+        gate: the soft mask of the scores, or a hard one that has its gradient; None where its
+            boundary is known.
         best: the best score that a hard gate of one row leaves out, as the largest of some, if that
             is known: most of the gate need not be read then.
         temperature: of each row, or None where it is a number.
         temperature_number: the temperature of all rows.
         threshold: pairs of the soft mask.
+        boundary: of a hard gate of one long row, as :func:`gated_forward` has it.
     """
     out = torch.empty_like(scores)
     n = scores.shape[-1]
@@ -119,13 +209,16 @@ def gated_backward(
         t_rows = Rows(temperature, temperature.stride(0), 0)
     numbers = Numbers(0.0, 0.0, *split_float64(temperature_number))
     call = Call(Rows(scores, n, 0), None, None, t_rows, numbers, n, 1)
-    given = (call, row_count, Rows(grad, n, 0), Rows(gate, n, 0))
+    of_gate = None if gate is None else Rows(gate, n, 0)
+    given = (call, row_count, Rows(grad, n, 0), of_gate)
     width = 16 // scores.itemsize
-    if n % width or any(x.data_ptr() % (width * x.itemsize) for x in (grad, scores, gate, out)):
+    each = (grad, scores, out) if gate is None else (grad, scores, out, gate)
+    if n % width or any(x.data_ptr() % (width * x.itemsize) for x in each):
         width = 1
     rest = (threshold, Rows(out, n, 0))
     with on_device(scores):
         if n <= LONGEST_BLOCK:
+            assert gate is not None
             launch_named(
                 scores.device,
                 ("tile_activation_backward", n, row_count, width),
@@ -140,11 +233,13 @@ def gated_backward(
         count = row_count * summing * ACTIVATION_SUMS.value
         sums = torch.empty(count, dtype=torch.float64, device=scores.device)
         best = best if row_count == 1 else None
+        # Of t = 0 the gate has no gradient, whatever is in the place of the sums.
+        is_hard = temperature is None and temperature_number < SMALLEST_NORMAL
         launch_named(
             scores.device,
-            ("long_activation_backward", row_count, summing, writing, plan),
-            lambda: _long_steps(plan, row_count, summing, writing),
-            (*given, best, 0 if best is None else best.numel(), *rest, sums),
+            ("long_activation_backward", row_count, summing, writing, plan, is_hard),
+            lambda: _long_steps(plan, row_count, summing, writing)[is_hard:],
+            (*given, boundary, best, 0 if best is None else best.numel(), *rest, sums),
         )
     return out
 
