@@ -110,7 +110,7 @@ def is_plain(*tensors: Tensor) -> bool:
     return True
 
 
-def _call_operator(
+def call_operator(
     scores: Tensor,
     budget: Tensor | None,
     temperature: Tensor | None,
@@ -118,6 +118,7 @@ def _call_operator(
     warm_start: Tensor | None,
     settings: Settings,
 ) -> tuple[Tensor, Tensor]:
+    """What the settings ask for, and threshold pairs, without a graph."""
     k, t = settings.budget_number, settings.temperature_number
     operator: Any = _ops.soft_topk if is_plain(scores) else _ops.operator("soft_topk", k, t)
     return operator(  # type: ignore[no-any-return]
@@ -135,7 +136,7 @@ def _call_operator(
     )
 
 
-def _call_backward(
+def call_backward(
     grad: Tensor,
     scores: Tensor,
     temperature: Tensor | None,
@@ -144,6 +145,7 @@ def _call_backward(
     settings: Settings,
     per_row: bool,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Gradients of what the settings ask for, without a graph."""
     operator: Any = _ops.soft_topk_backward
     if not is_plain(grad, scores):
         operator = _ops.operator("soft_topk_backward", settings.temperature_number)
@@ -183,7 +185,7 @@ class TensorSoftTopK(torch.autograd.Function):
         settings: Settings,
         with_threshold: bool,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        out, threshold = _call_operator(scores, budget, temperature, mask, warm_start, settings)
+        out, threshold = call_operator(scores, budget, temperature, mask, warm_start, settings)
         ctx.save_for_backward(scores, budget, temperature, mask, threshold)
         ctx.settings = settings
         ctx.set_materialize_grads(False)  # no zeros for the threshold, which has no gradient
@@ -201,7 +203,7 @@ class TensorSoftTopK(torch.autograd.Function):
         if torch.is_grad_enabled():
             row = Row(scores, budget, temperature, mask, threshold, settings)
             return (*row.for_inputs(_vjp(row, grad, settings)), None, None, None, None)
-        d_scores, d_budget, d_temperature = _call_backward(
+        d_scores, d_budget, d_temperature = call_backward(
             grad, scores, temperature, mask, threshold, settings, any(ctx.needs_input_grad[1:3])
         )
         return (
@@ -220,7 +222,7 @@ class SoftTopK(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, settings: Settings) -> Tensor:
-        out, threshold = _call_operator(scores, None, None, None, None, settings)
+        out, threshold = call_operator(scores, None, None, None, None, settings)
         ctx.save_for_backward(scores, threshold)
         ctx.settings = settings
         return out
@@ -232,7 +234,7 @@ class SoftTopK(torch.autograd.Function):
         if torch.is_grad_enabled():
             row = Row(scores, None, None, None, threshold, settings)
             return row.for_inputs(_vjp(row, grad, settings))[0], None
-        return _call_backward(grad, scores, None, None, threshold, settings, False)[0], None
+        return call_backward(grad, scores, None, None, threshold, settings, False)[0], None
 
 
 class TransformableSoftTopK(torch.autograd.Function):
@@ -258,7 +260,7 @@ class TransformableSoftTopK(torch.autograd.Function):
         solver: str,
     ) -> tuple[Tensor, Tensor]:
         settings = Settings(budget_number, temperature_number, largest, output, out_dtype, solver)
-        return _call_operator(scores, budget, temperature, mask, warm_start, settings)
+        return call_operator(scores, budget, temperature, mask, warm_start, settings)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -296,7 +298,7 @@ class Threshold(torch.autograd.Function):
         warm_start: Tensor | None,
         settings: Settings,
     ) -> Tensor:
-        _, pair = _call_operator(scores, budget, temperature, mask, warm_start, settings)
+        _, pair = call_operator(scores, budget, temperature, mask, warm_start, settings)
         ctx.save_for_backward(scores, budget, temperature, mask, pair)
         ctx.settings = settings
         return threshold_value(pair, scores.dtype, temperature, settings)
@@ -308,7 +310,7 @@ class Threshold(torch.autograd.Function):
         if torch.is_grad_enabled():
             row = Row(scores, budget, temperature, mask, pair, settings)
             return (*row.for_inputs(threshold_vjp(row, row.side * grad)), None, None, None)
-        d_scores, d_budget, d_temperature = _call_backward(
+        d_scores, d_budget, d_temperature = call_backward(
             grad, scores, temperature, mask, pair, settings, any(ctx.needs_input_grad[1:3])
         )
         return (

@@ -53,6 +53,14 @@ class Call(NamedTuple):
         """What the settings ask for, rows still last."""
         return _autograd.soft_topk(*self[:6], with_threshold=False)[0]
 
+    def write_detached(self) -> Tensor:
+        """The same without a graph, and without the bookkeeping for one."""
+        is_bare = not self.scores.requires_grad and self.budget is self.temperature is None
+        call = self if is_bare else self.detach()
+        if transforms_active():
+            return call.write()
+        return _autograd.call_operator(*call[:6])[0]
+
     def write_with_threshold(self) -> tuple[Tensor, Tensor]:
         """The same, and the thresholds of what is written, detached."""
         if self.settings.output == "hard":

@@ -101,7 +101,7 @@ def hard_topk_mask(
     if is_traced():
         return _traced.soft_topk(*given)[0].detach()
     call = prepare(*given)
-    return call.restore(call.detach().write())
+    return call.restore(call.write_detached())
 
 
 def sample_topk(

@@ -139,21 +139,26 @@ def test_layers_compile(name: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("temperature", [0.1, 0.0])
 @pytest.mark.parametrize("skipped", [0, 1])
+@pytest.mark.parametrize("shape", [(301, 4099), (2048, 4096)])
 def test_one_pass_gives_what_many_operations_give(
     dtype: torch.dtype,
     temperature: float,
     skipped: int,
+    shape: tuple[int, int],
     no_sync: NoSync,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of BatchTopK, in memory of any alignment: activations, gradients and thresholds."""
+    """Of BatchTopK, in memory of any alignment: activations, gradients and thresholds.
+
+    The larger batch is one whose mask is never in memory.
+    """
     torch.manual_seed(0)
     fused = nn.BatchTopK(20, temperature).cuda()
     plain = copy.deepcopy(fused)
     assert not nn.sparse_activation.has_kernel(torch.zeros(3), plain.threshold)
     for _ in range(4):
-        rows = torch.randn(301 * 4099 + skipped, device="cuda", dtype=dtype)
-        scores = rows[skipped:].view(301, 4099).requires_grad_()
+        rows = torch.randn(shape[0] * shape[1] + skipped, device="cuda", dtype=dtype)
+        scores = rows[skipped:].view(shape).requires_grad_()
         upstream = torch.randn_like(scores)
         assert nn.sparse_activation.has_kernel(scores, fused.threshold)
         torch.autograd.grad(fused(scores), scores, upstream)  # compiles
@@ -166,7 +171,7 @@ def test_one_pass_gives_what_many_operations_give(
             wanted = plain(scores)
             (wanted_gradient,) = torch.autograd.grad(wanted, scores, upstream)
         assert torch.equal(out, wanted)
-        assert int(torch.count_nonzero(out)) == 20 * 301
+        assert int(torch.count_nonzero(out)) == 20 * shape[0]
         tolerance = 1e-5 if dtype == torch.float32 else 2e-2
         torch.testing.assert_close(
             gradient, wanted_gradient, rtol=tolerance, atol=tolerance * temperature
@@ -174,6 +179,56 @@ def test_one_pass_gives_what_many_operations_give(
         for name, value in plain.state_dict().items():
             found = fused.state_dict()[name]
             torch.testing.assert_close(found, value, rtol=1e-4, atol=1e-6, msg=name)
+
+
+@pytest.mark.parametrize("n", [40, 4099, 16_384, 40_000])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "layer",
+    [nn.TopKActivation(20, 0.3), nn.TopKActivation(20, 0.3, hard=False), nn.BatchTopK(20, 0.3)],
+    ids=str,
+)
+def test_the_whole_gradient_of_activations_is_that_of_float64(
+    layer: Module, dtype: torch.dtype, n: int
+) -> None:
+    """With ties, infinities and, in a row of its own, a NaN; and derivatives of it are those."""
+    torch.manual_seed(0)
+    scores = torch.randn(33, n).to(dtype)
+    scores[3, :5], scores[4, 7:9], scores[5] = float("-inf"), 50.0, scores[5].round()
+    if isinstance(layer, nn.TopKActivation):
+        scores[6, 1] = float("nan")
+    upstream = torch.randn_like(scores)
+    # Both at the scores as they are: those of two bytes have ties that float64 has, too.
+    wide = scores.double().requires_grad_()
+    (wanted,) = torch.autograd.grad(copy.deepcopy(layer)(wide), wide, upstream.double())
+    leaf = scores.cuda().requires_grad_()
+    out = copy.deepcopy(layer).cuda()(leaf)
+    (found,) = torch.autograd.grad(out, leaf, upstream.cuda(), retain_graph=True)
+    (again,) = torch.autograd.grad(out, leaf, upstream.cuda(), create_graph=True)
+    assert again.requires_grad
+    for one in (found, again.detach()):
+        one = one.cpu().double()
+        assert torch.equal(one.isnan(), wanted.isnan())
+        error = (one - wanted).nan_to_num(0).abs().max()
+        most = 1e-5 if dtype == torch.float32 else 2e-2
+        assert error <= most * wanted.nan_to_num(0).abs().max()
+
+
+def test_a_batch_takes_no_memory_but_activations_and_gradients() -> None:
+    """No mask is kept for backward, and nothing of the scores' size is written on the way."""
+    layer = nn.BatchTopK(100).cuda()
+    scores = torch.randn(1024, 16_384, device="cuda", requires_grad=True)
+    upstream = torch.randn_like(scores)
+    torch.autograd.grad(layer(scores), scores, upstream)  # compiles
+    rest = 4 << 20  # of what is told from launch to launch
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    out = layer(scores)
+    assert torch.cuda.max_memory_allocated() - before <= out.nbytes + rest
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    (gradient,) = torch.autograd.grad(out, scores, upstream)
+    assert torch.cuda.max_memory_allocated() - before <= gradient.nbytes + rest
 
 
 def test_evaluation_keeps_the_budget_in_bfloat16() -> None:

@@ -475,3 +475,40 @@ def test_loads_and_logits_are_checked() -> None:
         router.route(torch.ones(4, 8, dtype=torch.int64))
     with pytest.raises(TypeError, match="got list"):
         router.route([1.0] * 8)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_tokens_in_one_dimension_have_no_views(normalize: bool) -> None:
+    """A graph has the mask and what weights are made of it: every view costs a caller's time."""
+    router = TopKRouter(4, 6, 2, 0.5, normalize=normalize)
+    logits = normal(5, 6).float().requires_grad_()
+    routing = router.route(logits)
+    assert routing.logits is logits
+    weights, chosen = routing.for_megatron()
+    assert weights is routing.probabilities
+    assert chosen is routing.routing_map
+    nodes, found = [weights.grad_fn], set()
+    while nodes:
+        node = nodes.pop()
+        if node is not None:
+            found.add(type(node).__name__)
+            nodes += [one for one, _ in node.next_functions]
+    assert not [name for name in found if "View" in name or "Alias" in name], found
+    several = router.route(logits.reshape(5, 1, 6))
+    for one, other in zip(routing[:4], several[:4], strict=True):
+        assert torch.equal(one, other[:, 0])
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_shares_of_logits_that_are_no_numbers(bad: float) -> None:
+    """A NaN makes its token's weights NaN, also with a mask; infinities are chosen or not."""
+    router = TopKRouter(4, 6, 2, 0.5, normalize=True)
+    logits = normal(3, 6).float()
+    logits[1, 2] = bad
+    alone = router.route(logits)
+    beside = router.route(logits, torch.ones(3, dtype=torch.bool))
+    for one, other in zip(alone[1:4], beside[1:4], strict=True):
+        torch.testing.assert_close(one, other, equal_nan=True)
+    assert alone.probabilities[1].isnan().all() == math.isnan(bad)
+    sums = alone.probabilities[[0, 2]].sum(-1)
+    torch.testing.assert_close(sums, torch.ones(2))

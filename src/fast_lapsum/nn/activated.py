@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .._autograd import is_plain
-from .._derivatives import transforms_active
+from .._autograd import call_backward, call_operator, is_plain, soft_topk
+from .._call import prepare
+from .._derivatives import Row, Settings, mask_vjp, transforms_active
 from ..backends.triton import loader
 from .running_threshold import RunningThreshold, is_computed_again
 
@@ -41,6 +42,23 @@ def activated(scores: Tensor, gate: Tensor, threshold: Tensor) -> Activated:
     """relu(scores) * gate, differentiable, and what a threshold's update asks of the scores."""
     found = _Activated.apply(scores, gate.contiguous(), threshold)  # type: ignore[no-untyped-call]
     return Activated(*found)
+
+
+def gated(
+    scores: Tensor,
+    k: float | Tensor,
+    temperature: float | Tensor,
+    dim: int | None,
+    hard: bool,
+    threshold: Tensor,
+) -> Activated:
+    """The same with the mask of the scores as their gate, of numbers for k and temperature.
+
+    Both parts of the gradient are written as one, and what the gate receives is never in memory.
+    """
+    call = prepare(scores, k, temperature, dim, True, None, "hard" if hard else "mask")
+    found = _Gated.apply(call.scores, call.settings, threshold)  # type: ignore[no-untyped-call]
+    return Activated(call.restore(found[0]), *found[1:])
 
 
 def update(running: RunningThreshold, found: Activated, budget: float, setting: float) -> None:
@@ -88,3 +106,55 @@ class _Activated(torch.autograd.Function):
         with_gate = ctx.needs_input_grad[1]
         found = _kernels().activate_backward(grad.contiguous(), scores, gate, with_gate)
         return (*found, None)
+
+
+class _Gated(torch.autograd.Function):
+    """The mask and what it lets through; backward one launch, or two of long rows."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, scores: Tensor, settings: Settings, threshold: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        whole = None
+        if settings.output == "hard":
+            k, t = settings.budget_number, settings.temperature_number
+            whole = _kernels().gated_forward(scores, k, t, threshold)
+        if whole is not None:
+            out, counts, best, boundary, pair = whole
+            ctx.save_for_backward(scores, pair, None, None, boundary)
+        else:
+            gate, pair = call_operator(scores, None, None, None, None, settings)
+            out, counts, best = _kernels().activate(scores, gate, threshold)
+            known = best if settings.output == "hard" else None
+            ctx.save_for_backward(scores, pair, gate, known, None)
+        ctx.settings = settings
+        ctx.mark_non_differentiable(counts, best)
+        ctx.set_materialize_grads(False)
+        return out, counts, best
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
+        if grad is None:
+            return None, None, None
+        scores, pair, gate, best, boundary = ctx.saved_tensors
+        settings = ctx.settings
+        if torch.is_grad_enabled() or transforms_active() or not is_plain(grad, scores):
+            return _gradient_in_parts(grad, scores, pair, settings), None, None
+        t = settings.temperature_number
+        given = (grad.contiguous(), scores, gate, best, None, t, pair, boundary)
+        return _kernels().gated_backward(*given), None, None
+
+
+def _gradient_in_parts(grad: Tensor, scores: Tensor, pair: Tensor, settings: Settings) -> Tensor:
+    """The same gradient in operations of torch, which have derivatives themselves."""
+    gate = soft_topk(scores, None, None, None, None, settings, False)[0]  # once more
+    relu = torch.relu(scores)
+    of_gate = (grad * relu).to(gate.dtype)
+    if torch.is_grad_enabled():
+        row = Row(scores, None, None, None, pair, settings)
+        through_gate = row.for_inputs(mask_vjp(row, of_gate))[0]
+    else:
+        through_gate = call_backward(of_gate, scores, None, None, pair, settings, False)[0]
+    assert through_gate is not None
+    of_scores: Tensor = torch.ops.aten.threshold_backward((grad * gate).to(grad.dtype), relu, 0)
+    return of_scores + through_gate

@@ -104,15 +104,29 @@ class BudgetGate(Budgeted):
         rows = self._rows(scores, mask)
         gate = self._gate(scores, k, temperature, rows, mask)
         if scores.numel() or self.process_group is not None:
-            self.running.update(
-                scores,
-                self._total(scores, k, rows, mask),
-                mask=mask,
-                setting=_detached(k),
-                group=self.process_group,
-                best_left_out=self._best_left_out(scores, gate, mask),
-            )
+            best = self._best_left_out(scores, gate, mask)
+            self._update(scores, k, rows, mask, best)
         return gate
+
+    def _update(
+        self,
+        scores: Tensor,
+        k: float | Tensor,
+        rows: int | Tensor,
+        mask: Tensor | None,
+        best_left_out: Tensor | None = None,
+        mass: Tensor | None = None,
+    ) -> None:
+        """Let the threshold take a batch into account."""
+        self.running.update(
+            scores,
+            self._total(scores, k, rows, mask),
+            mask=mask,
+            setting=_detached(k),
+            group=self.process_group,
+            best_left_out=best_left_out,
+            mass=mass,
+        )
 
     def _best_left_out(self, scores: Tensor, gate: Tensor, mask: Tensor | None) -> Tensor | None:
         """The threshold of a hard mask over the batch, where that is cheaper than to solve for it.
@@ -163,28 +177,33 @@ class BudgetGate(Budgeted):
         mask: Tensor | None,
     ) -> Tensor:
         """The gate of a batch."""
-        dim, group = -1 if self.budget == "row" else None, None
+        is_row = self.budget == "row"
+        return soft_topk(
+            scores,
+            self._whole(scores, k, rows, mask),
+            temperature,
+            dim=-1 if is_row else None,
+            mask=mask,
+            clamp=mask is not None,
+            hard=self.hard,
+            group=None if is_row else self.process_group,
+        )
+
+    def _whole(
+        self, scores: Tensor, k: float | Tensor, rows: int | Tensor, mask: Tensor | None
+    ) -> float | Tensor:
+        """The budget of a row or of the batch; ValueError for a k that has more than there is."""
         length, count = scores.shape[-1], scores.shape[-1]
         if self.budget == "batch":
-            group, count = self.process_group, scores.numel()
-            if group is not None and mask is None and not isinstance(k, Tensor):
+            count = scores.numel()
+            if self.process_group is not None and mask is None and not isinstance(k, Tensor):
                 check_budget_number(k, length, hard=False)
         else:
             rows = 1
         budget = whole_budget(k, rows) if self.hard else k * rows
-        clamp = mask is not None
-        if not clamp:
+        if mask is None:
             check_spent(k, budget, count, length)
-        return soft_topk(
-            scores,
-            budget,
-            temperature,
-            dim=dim,
-            mask=mask,
-            clamp=clamp,
-            hard=self.hard,
-            group=group,
-        )
+        return budget
 
     @torch.no_grad()
     def calibrate(

@@ -18,6 +18,9 @@ from .kept import WITHOUT_FLOAT64
 from .routing import Routing
 from .running_threshold import RunningThreshold
 
+#: Along which dimension of tokens and experts a budget is spent.
+_DIMS = {"token": -1, "batch": None, "expert": 0}
+
 
 class TopKRouter(torch.nn.Module):
     """Route tokens to experts: top_k experts per token, exactly, with gradients to all of them.
@@ -136,22 +139,31 @@ class TopKRouter(torch.nn.Module):
                 f"logits must have num_experts={self.num_experts} entries in the last dimension, "
                 f"got shape {tuple(logits.shape)}"
             )
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        flat = logits.reshape(-1, self.num_experts)
+        if logits.dtype.itemsize < 4:
+            logits = logits.to(torch.float32)
+        # Every view is a node of the graph: tokens in one dimension have none.
+        is_flat = logits.dim() == 2
+        flat = logits if is_flat else logits.reshape(-1, self.num_experts)
         rows = None
         if mask is not None:
             mask = check_mask(mask, logits[..., 0])
             rows = mask.reshape(-1, 1).expand(flat.shape)
         soft, chosen = self._choose(flat, rows)
-        if self.training and self.capacity_factor is not None:
+        is_limited = self.training and self.capacity_factor is not None
+        if is_limited:
             chosen = self._within_capacity(flat.detach(), chosen, rows)
         scores = soft.exp() if self.normalize else soft
-        if self.normalize:
-            # Where nothing is chosen the product is 0, without a gradient, or a NaN to be seen.
-            weights = _shares(soft, chosen).where(chosen, scores.detach() * chosen)
-        else:
+        if not self.normalize:
             weights = scores * chosen
-        scores, weights, chosen = (one.reshape(logits.shape) for one in (scores, weights, chosen))
+        elif self.budget == "token" and mask is None and not is_limited:
+            weights = _shares(soft, chosen, -math.inf)  # each has an expert, or a NaN
+        else:
+            # Where nothing is chosen the product is 0, without a gradient, or a NaN to be seen.
+            lowest = torch.finfo(soft.dtype).min
+            weights = _shares(soft, chosen, lowest).where(chosen, scores.detach() * chosen)
+        if not is_flat:
+            shape = logits.shape
+            scores, weights, chosen = (one.reshape(shape) for one in (scores, weights, chosen))
         return Routing(logits, scores, weights, chosen, mask)
 
     def _logits(self, tokens: Tensor) -> Tensor:
@@ -168,11 +180,12 @@ class TopKRouter(torch.nn.Module):
 
         To normalize it is the logarithm of the soft mask, which does not underflow.
         """
-        temperature = self.state.of_call()
-        biased = self.state.biased(logits.detach())
+        state = self.state
+        temperature = state.of_call()
+        biased = state.biased(logits.detach())
         if self.budget != "token" and not self.training:
-            return self.state.apart(logits, biased, temperature, mask, self.normalize)
-        dim = {"token": -1, "batch": None, "expert": 0}[self.budget]
+            return state.apart(logits, biased, temperature, mask, self.normalize)
+        dim = _DIMS[self.budget]
         k: float | Tensor = self.top_k
         if self.budget != "token":
             count = _token_count(logits, mask)
@@ -182,7 +195,7 @@ class TopKRouter(torch.nn.Module):
         soft = soft_mask(logits, k, temperature, dim=dim, mask=mask, clamp=clamp)
         hard = hard_topk_mask(biased, whole_budget(k, 1), dim=dim, mask=mask, clamp=clamp)
         if self.budget != "token" and logits.shape[0]:
-            self.state.update(logits.detach(), biased, k, temperature, dim, mask)
+            state.update(logits.detach(), biased, k, temperature, dim, mask)
         return soft, hard == 1
 
     def _within_capacity(self, logits: Tensor, chosen: Tensor, mask: Tensor | None) -> Tensor:
@@ -234,14 +247,14 @@ def _token_count(logits: Tensor, mask: Tensor | None) -> int | Tensor:
     return logits.shape[0] if mask is None else torch.count_nonzero(mask[:, 0])
 
 
-def _shares(logs: Tensor, chosen: Tensor) -> Tensor:
+def _shares(logs: Tensor, chosen: Tensor, of_others: float) -> Tensor:
     """What the chosen experts have of a token's weight, from the logarithms of their weights.
 
-    Logarithms are finite here: chosen experts of weight 0, as there are at temperature 0, share
-    alike, and a token without an expert has gradients without a NaN.
+    Those are finite here: chosen experts of weight 0, as there are at temperature 0, share alike.
+    If the others are finite, too, a token without an expert has gradients without a NaN.
     """
     lowest = torch.finfo(logs.dtype).min
-    return logs.clamp(min=lowest / 2).where(chosen, lowest).softmax(-1)
+    return logs.clamp(min=lowest / 2).where(chosen, of_others).softmax(-1)
 
 
 class _RouterState(Tempered):

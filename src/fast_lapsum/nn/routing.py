@@ -119,4 +119,6 @@ class Routing(NamedTuple):
 
 def _flat(of_tokens: Tensor) -> Tensor:
     """With one dimension for all tokens."""
+    if of_tokens.dim() == 2:
+        return of_tokens
     return of_tokens.reshape(of_tokens.shape[:-1].numel(), of_tokens.shape[-1])

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .._arguments import check_scores
 from ..selection import hard_topk_mask
-from .activated import activated, has_kernel, update
+from .activated import Activated, activated, gated, has_kernel, update
 from .budgeted import check_spent, checked_choice, whole_budget
 from .gate import BudgetGate
 
@@ -57,6 +57,14 @@ class TopKActivation(BudgetGate):
 
     def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
         """The activations of pre-activations ``scores``; ``mask`` marks those that take part."""
+        if self.training and mask is None and has_kernel(scores, self.threshold):
+            check_scores(scores, -1)
+            k, temperature = self._of_call()
+            rows = 1 if self.inference == "budget" else self._rows(scores, None)
+            found = _in_one_pass(self, scores, k, temperature, rows)
+            if self.inference == "threshold":
+                self._update(scores, k, rows, None, mass=found.counts.sum())
+            return found.activations
         if self.inference == "threshold":
             gate = super().forward(scores, mask)
         elif self.training:
@@ -127,27 +135,24 @@ class BatchTopK(BudgetGate):
 
     def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
         """The activations of pre-activations ``scores``; ``mask`` marks those that take part."""
-        is_exact = self.training and self.hard and mask is None and self.process_group is None
-        if is_exact and self.budget == "batch" and has_kernel(scores, self.threshold):
-            return self._in_one_pass(scores)
+        is_whole = self.training and mask is None and self.process_group is None
+        if is_whole and has_kernel(scores, self.threshold):
+            return self._with_kernels(scores)
         return _activations(self, scores, super().forward(scores, mask))
 
-    def _in_one_pass(self, scores: Tensor) -> Tensor:
-        """The same by a kernel that reads scores and gate once for activations and threshold."""
+    def _with_kernels(self, scores: Tensor) -> Tensor:
+        """The same by kernels that read scores and gate once for activations and threshold."""
         check_scores(scores, -1)
         k, temperature = self._of_call()
         rows = self._rows(scores, None)
-        gate = _learning(self, self._gate(scores, k, temperature, rows, None))
-        found = activated(scores, gate, self.threshold)
+        found = _in_one_pass(self, scores, k, temperature, rows)
         total = self._total(scores, k, rows, None)
-        if isinstance(k, Tensor) or isinstance(total, Tensor) or not 0 < total < scores.numel():
-            self.running.update(
-                scores,
-                total,
-                setting=k.detach() if isinstance(k, Tensor) else k,
-                best_left_out=found.best_left_out.amax(),
-                mass=found.counts.sum(),
-            )
+        is_exact = self.hard and self.budget == "batch"
+        if not is_exact:
+            self._update(scores, k, rows, None, mass=found.counts.sum())
+        elif isinstance(k, Tensor) or isinstance(total, Tensor) or not 0 < total < scores.numel():
+            best, mass = found.best_left_out.amax(), found.counts.sum()
+            self._update(scores, k, rows, None, best, mass)
         else:
             update(self.running, found, total, k)
         return found.activations
@@ -163,6 +168,21 @@ def _activations(layer: BudgetGate, scores: Tensor, gate: Tensor) -> Tensor:
     if has_kernel(scores, layer.threshold):
         return activated(scores, gate, layer.threshold).activations
     return torch.relu(scores) * gate.to(scores.dtype)
+
+
+def _in_one_pass(
+    layer: BudgetGate,
+    scores: Tensor,
+    k: float | Tensor,
+    temperature: float | Tensor,
+    rows: int | Tensor,
+) -> Activated:
+    """Activations by a kernel, and what else it finds, with a gradient of one pass if it can be."""
+    if not (isinstance(k, Tensor) or isinstance(temperature, Tensor)):
+        dim = -1 if layer.budget == "row" else None
+        budget = layer._whole(scores, k, rows, None)
+        return gated(scores, budget, temperature, dim, layer.hard, layer.threshold)
+    return activated(scores, layer._gate(scores, k, temperature, rows, None), layer.threshold)
 
 
 def _learning(layer: BudgetGate, gate: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import os
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -14,9 +15,12 @@ pytest.importorskip("triton", reason="Triton is not installed")
 if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("needs TRITON_INTERPRET=1", allow_module_level=True)
 
-from cases import normal
+import triton.language as tl
+
+from cases import expected, normal
 from fast_lapsum import hard_topk_mask
-from fast_lapsum.backends.triton import activation_entry
+from fast_lapsum.backends.triton import activation_backward, activation_entry, launch
+from fast_lapsum.backends.triton.config import LongBackwardPlan
 from fast_lapsum.nn import (
     BatchTopK,
     BudgetGate,
@@ -24,7 +28,7 @@ from fast_lapsum.nn import (
     TopKActivation,
     sparse_activation,
 )
-from interpreting import poison  # noqa: F401
+from interpreting import in_chunks, poison  # noqa: F401
 
 inf, nan = math.inf, math.nan
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -84,6 +88,179 @@ def test_gradients(dtype: torch.dtype, with_gate: bool) -> None:
         torch.testing.assert_close(d_gate, wanted, rtol=0, atol=0)
 
 
+class Batch(NamedTuple):
+    """Scores of rows, how many of each are let through, and the upstream gradient."""
+
+    scores: Tensor
+    k: int
+    grad: Tensor
+
+
+def _batches() -> dict[str, Batch]:
+    plain, grad = normal(3, 201), normal(3, 201, seed=1)
+    tied = (2 * plain).round() / 2
+    mixed = plain.clone()
+    mixed[0, :40], mixed[1, 190:], mixed[2, 7] = -inf, inf, 0.0
+    crowded = plain.clone()
+    crowded[:, 100:150] = inf  # more than are let through: the hard limit
+    spoilt = plain.clone()
+    spoilt[1, 5] = nan
+    return {
+        "normal": Batch(plain, 25, grad),
+        "tied": Batch(tied, 25, grad),
+        "one score": Batch(plain[:, :1], 1, grad[:, :1]),
+        "short": Batch(plain[:, :37], 4, grad[:, :37]),
+        "aligned": Batch(plain[:, :192], 24, grad[:, :192]),
+        "none": Batch(plain, 0, grad),
+        "all": Batch(plain, 201, grad),
+        "negative": Batch(-plain.abs(), 25, grad),
+        "infinite": Batch(mixed, 25, grad),
+        "too many infinite": Batch(crowded, 25, grad),
+        "nan": Batch(spoilt, 25, grad),
+        "far apart": Batch(1000 * plain, 25, grad),
+    }
+
+
+def _reference_gradient(scores: Tensor, grad: Tensor, gate: Tensor, k: int, t: float) -> Tensor:
+    """Of relu(r) g in float64: g [r > 0], and the reference's gradient of the mask."""
+    rows, upstream = scores.double(), grad.double()
+    relu = torch.where(rows <= 0, 0.0, rows)
+    through_mask = expected(rows, k, t, upstream * relu.where(rows.isfinite(), 0.0)).d_scores
+    return torch.where(rows <= 0, 0.0, upstream * gate.double()) + through_mask
+
+
+@pytest.fixture(params=["held", "long"])
+def length(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that a program holds, or that several share, in more tiles than are summed at a time."""
+    if request.param == "long":
+        plan = LongBackwardPlan(block=32, warps=1, sum_programs=3, write_programs=2)
+        monkeypatch.setattr(activation_entry, "LONG_BACKWARD", plan)
+        monkeypatch.setattr(activation_entry, "LONGEST_BLOCK", 0)
+        monkeypatch.setattr(activation_backward, "TILES_PER_SUM", tl.constexpr(2))
+        monkeypatch.setattr(activation_entry, "LANES", 2)  # of more numbers than those
+
+
+@DTYPES
+@pytest.mark.parametrize(
+    ("name", "t"), [*((name, 0.3) for name in _batches()), ("normal", 0.0), ("tied", 1e-4)]
+)
+@pytest.mark.usefixtures("length")
+def test_the_whole_gradient_is_that_of_the_reference(
+    name: str, t: float, dtype: torch.dtype
+) -> None:
+    """Of rows together, and of one by itself with the best score that is left out."""
+    batch = _batches()[name]
+    scores, grad = batch.scores.to(dtype), batch.grad.to(dtype)
+    for output in ("hard", "mask"):
+        given = (scores, None, float(batch.k), None, t, None, None, True, output, dtype)
+        gate, pair = launch.forward(*given)
+        found = activation_entry.gated_backward(grad, scores, gate, None, None, t, pair)
+        _assert_close(found, _reference_gradient(scores, grad, gate, batch.k, t), dtype)
+        for row in range(1, 3 if output == "hard" else 0):
+            rows = tuple(x[row].contiguous() for x in (grad, scores, gate))
+            best = activation_entry.activate(rows[1], rows[2], torch.tensor(0.5))[2]
+            alone = activation_entry.gated_backward(*rows, best, None, t, pair[row])
+            torch.testing.assert_close(alone, found[row], rtol=1e-5, atol=1e-5, equal_nan=True)
+
+
+def _assert_close(found: Tensor, wanted: Tensor, dtype: torch.dtype) -> None:
+    """To the rounding of the result, and to that of what was added up, which may cancel out."""
+    assert found.dtype == dtype
+    assert torch.equal(found.isnan(), wanted.isnan())
+    size = wanted.nan_to_num(0).abs().amax(-1, keepdim=True)
+    error = (found.double() - wanted).nan_to_num(0).abs()
+    most = torch.finfo(dtype).eps * wanted.nan_to_num(0).abs() + 3e-6 * (1 + size)
+    assert (error <= most).all(), float((error - most).amax())
+
+
+@pytest.mark.usefixtures("length")
+def test_rows_may_have_temperatures_of_their_own_and_gates_another_dtype() -> None:
+    """As in a graph, where numbers are tensors, and as under autocast."""
+    scores, grad = normal(2, 3, 96).bfloat16(), normal(2, 3, 96, seed=1).bfloat16()
+    t = torch.tensor([[0.1, 0.3, 0.5], [0.2, 0.0, 1.0]], dtype=torch.float64)
+    given = (scores, None, 12.0, t, nan, None, None, True, "hard", torch.float32)
+    gate, pair = launch.forward(*given)
+    found = activation_entry.gated_backward(grad, scores, gate, None, t, nan, pair)
+    wanted = torch.empty(2, 3, 96, dtype=torch.float64)
+    for i in range(2):
+        for j in range(3):
+            rows = scores[i, j], grad[i, j], gate[i, j]
+            wanted[i, j] = _reference_gradient(*rows, 12, t[i, j].item())
+    _assert_close(found, wanted, torch.bfloat16)
+    shared = t[:1, :1].expand(2, 3)
+    given = (scores, None, 12.0, shared, nan, None, None, True, "hard", torch.float32)
+    gate, pair = launch.forward(*given)
+    found = activation_entry.gated_backward(grad, scores, gate, None, shared, nan, pair)
+    alone = activation_entry.gated_backward(grad, scores, gate, None, None, 0.1, pair)
+    assert torch.equal(found, alone)
+
+
+@pytest.fixture
+def shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of any length are solved in chunks, and their gradients taken in tiles."""
+    monkeypatch.setattr(activation_entry, "longest_block", lambda itemsize: 0)
+    monkeypatch.setattr(activation_entry, "_plan", lambda n, *rest: in_chunks(n))
+    plan = LongBackwardPlan(block=32, warps=1, sum_programs=3, write_programs=2)
+    monkeypatch.setattr(activation_entry, "LONG_BACKWARD", plan)
+    monkeypatch.setattr(activation_entry, "LONGEST_BLOCK", 0)
+    activation_entry._solving.cache_clear()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("name", "t"), [*((name, 0.3) for name in _batches()), ("normal", 0.0), ("tied", 1e-4)]
+)
+@pytest.mark.usefixtures("shared")
+def test_activations_need_no_mask_in_memory(name: str, t: float, dtype: torch.dtype) -> None:
+    """They are what a mask lets through, and so are what else is found, and their gradient."""
+    batch = _batches()[name]
+    for row in (0, 1):
+        scores, grad = batch.scores[row].to(dtype), batch.grad[row].to(dtype)
+        given = (scores, None, float(batch.k), None, t, None, None, True, "hard", dtype)
+        gate, pair = launch.forward(*given, plan=in_chunks(len(scores)))
+        wanted = activation_entry.activate(scores, gate, torch.tensor(0.5))
+        found = activation_entry.gated_forward(scores, batch.k, t, torch.tensor(0.5))
+        assert found is not None
+        assert torch.equal(found.activations.nan_to_num(7.5), wanted[0].nan_to_num(7.5))
+        assert found.activations.dtype == dtype
+        assert found.counts.sum() == wanted[1].sum()
+        both = (found.best.amax(), wanted[2].amax())
+        torch.testing.assert_close(*both, rtol=0, atol=0, equal_nan=True)
+        torch.testing.assert_close(found.pair, pair, rtol=0, atol=0, equal_nan=True)
+        alone = activation_entry.gated_backward(
+            grad, scores, None, None, None, t, found.pair, found.boundary
+        )
+        _assert_close(alone, _reference_gradient(scores, grad, gate, batch.k, t), dtype)
+
+
+def test_short_rows_have_their_mask_at_hand() -> None:
+    scores = torch.zeros(100)
+    assert activation_entry.gated_forward(scores, 3, 0.1, torch.tensor(0.5)) is None
+    assert activation_entry.gated_forward(torch.zeros(2, 50_000), 3, 0.1, scores[0]) is None
+
+
+@pytest.mark.parametrize("t", [0.1, 0.0])
+@pytest.mark.usefixtures("shared")
+def test_a_batch_without_a_mask_in_memory(t: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The layer has the same activations, gradients, derivatives of those and thresholds."""
+    plain, layer = BatchTopK(3, t), BatchTopK(3, t)
+    for seed in range(3):
+        scores = normal(6, 40, seed=seed).float()
+        found = _all_of(layer, scores, monkeypatch, with_kernel=True)
+        wanted = _all_of(plain, scores, monkeypatch, with_kernel=False)
+        assert torch.equal(found[0], wanted[0])
+        for one, other in zip(found[1:], wanted[1:], strict=True):
+            assert (one - other).abs().max() <= 2e-6 * (1 + other.abs().max())
+    torch.testing.assert_close(layer.threshold, plain.threshold)
+
+
+def test_of_nothing_there_is_no_gradient() -> None:
+    for shape in ((0,), (3, 0), (0, 5)):
+        none, pair = torch.empty(shape), torch.empty(*shape[:-1], 2)
+        given = (none, none, none, None, None, 0.1, pair)
+        assert activation_entry.gated_backward(*given).shape == shape
+
+
 @pytest.mark.parametrize("momentum", [0.01, 0.6, None])
 def test_a_step_of_a_threshold_is_that_of_the_layer(momentum: float | None) -> None:
     """Of batches that are close, far, spoilt, all over the threshold and all below it."""
@@ -138,8 +315,9 @@ def test_layers_are_the_same_with_it(plain: BudgetGate, monkeypatch: pytest.Monk
         scores = normal(6, 40, seed=seed).float()
         found = _all_of(layer, scores, monkeypatch, with_kernel=True)
         wanted = _all_of(plain, scores, monkeypatch, with_kernel=False)
-        for one, other in zip(found, wanted, strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-7)
+        assert torch.equal(found[0], wanted[0])
+        for one, other in zip(found[1:], wanted[1:], strict=True):
+            assert (one - other).abs().max() <= 2e-6 * (1 + other.abs().max())
         for name, value in plain.state_dict().items():
             one = layer.state_dict()[name]
             torch.testing.assert_close(one, value, rtol=1e-5, atol=1e-7, equal_nan=True, msg=name)
