@@ -89,6 +89,26 @@ def test_dtypes_and_strides_together() -> None:
     _check(tensors, 33.0, 0.2, PLAN, largest=False)
 
 
+@pytest.mark.parametrize("odd", [inf, -inf, nan])
+@pytest.mark.parametrize("largest", [True, False])
+def test_parts_with_scores_that_are_not_finite(odd: float, largest: bool) -> None:
+    """Such parts are read once more: of whole blocks, and of what is left of a part."""
+    plan = PLAN._replace(part=128, block=64)
+    row = normal(700, seed=4).float()
+    for places in ([70], [333, 334, 699], [0, 127, 128, 640]):
+        spoiled = row.clone()
+        spoiled[places] = odd
+        _check(_cut(spoiled), 41.5, 0.1, plan, largest)
+
+
+def test_lists_of_one_thread_are_as_long_as_a_part() -> None:
+    """Scores with a period: those in the band all fall to a few threads."""
+    row = normal(768, seed=5).float() + 40.0
+    row[::32] = normal(24, seed=6).float() * 1e-3
+    for k in (744.0, 750.25, 766.0):
+        _check([row[:256], row[256:]], k, 0.01, PLAN._replace(part=256, block=64))
+
+
 @pytest.mark.parametrize("distribution", ["sixteen_levels", "huge_offset"])
 def test_distributions(distribution: str) -> None:
     row = DISTRIBUTIONS[distribution](200, generator(3)).float()

@@ -90,10 +90,14 @@ def backward_plan(longest: int, total: int, row_count: int, itemsize: int) -> Ra
 
 
 def _shared(longest: int, total: int, row_count: int) -> SharedRows | None:
-    """Which rows are shared, if there may be any."""
+    """Which rows are shared, if there may be any.
+
+    Kernels are compiled for both numbers. So they are powers of two, or ever new totals, as of
+    tokens in a batch, would be ever new kernels.
+    """
     highest = max(LONGEST_ALONE, power_of_two(-(-total // MOST_SLOTS)))
     slots = min(row_count, total // highest)
-    return SharedRows(highest, slots) if longest > highest and slots else None
+    return SharedRows(highest, power_of_two(slots)) if longest > highest and slots else None
 
 
 def _needed(sizes: list[int], longest: int, most: int) -> list[int]:
