@@ -22,9 +22,9 @@ from .steps import Step
 
 #: Fields of Solved but the ties, in the order of shard_search.py.
 _FIELDS = ("hi", "lo", "log_share", "is_used_up", "wanted_ties", "valid_count", "has_nan")
-#: Nodes whose places a program counts, and those that it counts at a time; nodes that are added up
-#: at a time.
-_OWN, _OTHERS, _BLOCK = 32, 128, 1024
+#: Nodes whose places a program counts, so few that a large device has work for all of its cores;
+#: comparisons at a time; nodes that are added up at a time: each time is a wait for memory.
+_LEAST_OWN, _MOST_OWN, _PROGRAMS, _COMPARED, _BLOCK = 8, 64, 512, 8192, 4096
 #: Threads decide by sums that all have to the last bit: see config.TilePlan.may_fuse.
 _OPTIONS = {"enable_fp_fusion": False}
 
@@ -70,17 +70,22 @@ class Steps:
             *(numbers, numbers.stride(0), columns, nodes, nodes.stride(0), size, rows.ranks)
         )
         named = {"NAME": str(rows.dtype).removeprefix("torch.")}
-        blocks = -(-count // _OWN)
-        own = {"IS_SAMPLE": is_sample} | named | {"OWN": _OWN, "OTHERS": _OTHERS}
-        ordering = Step(order_nodes, rows.number * blocks, (), own, {"num_warps": 4, **_OPTIONS})
+        owned = min(_MOST_OWN, max(_LEAST_OWN, vector(rows.number * count // _PROGRAMS)))
+        blocks = -(-count // owned)
+        others = min(_COMPARED // owned, vector(count))
+        own = {"IS_SAMPLE": is_sample} | named | {"OWN": owned, "OTHERS": others}
+        ordering = Step(order_nodes, rows.number * blocks, (), own, {"num_warps": 8, **_OPTIONS})
         each: dict[str, Any] = {"SIZE_LANES": vector(size), "CUT_LANES": vector(self.sizes.pivots)}
+        each |= {"RANKS": min(max(1, _BLOCK // vector(size)), vector(rows.ranks))}
         kernel = begin_rows
         if not is_sample:
             each, kernel = each | {"RANK_LANES": vector(rows.ranks)}, advance_rows
         each |= {"BLOCK": min(_BLOCK, vector(count))} | named
         wide = compute_dtype(rows.dtype) == torch.float64
         each |= {"COMPUTE": tl.float64 if wide else tl.float32}
-        step = Step(kernel, rows.number, (), each, {"num_warps": 8, **_OPTIONS})
+        # A few thousand nodes are eight of each thread; fewer do not need as many threads.
+        warps = max(4, min(16, each["BLOCK"] // 128))
+        step = Step(kernel, rows.number, (), each, {"num_warps": warps, **_OPTIONS})
         with on_device(gathered):
             lead = (said, self._search, rows.number)
             launch_steps(gathered.device, [ordering], (*lead, blocks))
