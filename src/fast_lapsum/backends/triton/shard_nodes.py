@@ -152,11 +152,11 @@ def order_nodes(
         for start in range(0, count, OTHERS):
             other = start + tl.arange(0, OTHERS)
             is_other = other < count
-            rank = (other // messages.size).to(tl.int64)
-            scores = counts_of(messages, row, rank, is_other, IS_SAMPLE)
+            its_rank = (other // messages.size).to(tl.int64)
+            its_count = counts_of(messages, row, its_rank, is_other, IS_SAMPLE)
             one, is_one_real, _ = _said(
-                *(messages, search, row, rows, rank, other % messages.size, is_other, scores),
-                *(IS_SAMPLE, NAME),
+                *(messages, search, row, rows, its_rank, other % messages.size, is_other),
+                *(its_count, IS_SAMPLE, NAME),
             )
             one = tl.where(is_one_real, one, float("-inf"))
             one = tl.where(is_other, one, float("nan"))[None, :]  # before nothing

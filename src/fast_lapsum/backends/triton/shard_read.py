@@ -125,7 +125,7 @@ def decay(near, far, inverse):
 
 
 @triton.jit
-def _moved(total, near, nearer, inverse):
+def moved(total, near, nearer, inverse):
     """A sum relative to a nearer score; without a score before there is nothing in it."""
     is_moved = tl.abs(near) < float("inf")
     return tl.where(is_moved, total * decay(nearer, near, inverse).to(tl.float64), 0.0)
@@ -177,8 +177,8 @@ def _read_tile(
         is_kept = is_inside & (inside < DEPTH) & keeps
         tl.store(chunk.lists + (inside * LANES + lane), x, mask=is_kept)
         inside += is_inside.to(tl.int32)
-    sum_above = _moved(sum_above, near_above, up, inverse) + of_above.to(tl.float64)
-    sum_below = _moved(sum_below, near_below, down, inverse) + of_below.to(tl.float64)
+    sum_above = moved(sum_above, near_above, up, inverse) + of_above.to(tl.float64)
+    sum_below = moved(sum_below, near_below, down, inverse) + of_below.to(tl.float64)
     return Seen(
         *(nans, infinite, above, below, inside, lowest, highest, up, down, sum_above, sum_below)
     )
@@ -302,7 +302,7 @@ def read_quickly(
 @triton.jit
 def nearest_sum(nearest, sums, best, inverse):
     """Sums [...], each relative to its own nearest score, as one relative to the best of those."""
-    return tl.sum(_moved(sums, nearest, best, inverse), 0)
+    return tl.sum(moved(sums, nearest, best, inverse), 0)
 
 
 @triton.jit

@@ -108,7 +108,8 @@ class Shard:
                 step = Step(measure_chunks, row_count * plan.chunks, (), own | each, options)
                 self._launch(step, call, row_count, own_band, own_kept, *numbers)
             finish = each | {"CHUNK_LANES": vector(plan.chunks)}
-            step = Step(finish_rows, self.rows, (), finish, {"num_warps": 4, **alike})
+            warps = 8 if plan.chunks > 128 else 4
+            step = Step(finish_rows, self.rows, (), finish, {"num_warps": warps, **alike})
             self._launch(step, band, kept, columns, nodes, *numbers)
         self.measured += 1
         return Measured(columns, nodes, message)
