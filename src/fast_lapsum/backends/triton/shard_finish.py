@@ -311,13 +311,15 @@ def finish_rows(
         value = tl.load(kept.few + row * size + place, mask=is_node & (place < inside), other=0.0)
         value = tl.where((place < inside) & ~is_one, value, float("nan"))
         if (inside > size) & (not is_one):
-            least, most = least.to(COMPUTE), most.to(COMPUTE)
             sample = load_sample(kept, row, size, SIZE_LANES, COMPUTE)
             low_finite = tl.maximum(low.to(COMPUTE), -largest_finite(COMPUTE))
             bins = bins_of(sample, low_finite, high.to(COMPUTE), BINS, COMPUTE)
             own = kept.bins + row * BINS
             _accumulate(own, BINS)
-            value = _quantiles(bins, own, inside, least, most, size, BINS, SIZE_LANES, COMPUTE)
+            value = _quantiles(
+                *(bins, own, inside, least.to(COMPUTE), most.to(COMPUTE), size),
+                *(BINS, SIZE_LANES, COMPUTE),
+            )
             tl.debug_barrier()
         tl.store(nodes + row * size + place, value.to(nodes.dtype.element_ty), mask=is_node)
         tl.store(kept.cursor + row, 0)

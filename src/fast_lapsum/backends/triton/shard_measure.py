@@ -451,8 +451,9 @@ def measure_chunks(
             # A band of one number needs no lists.
             keeps, reads = high > after, is_far
             if not is_far:
+                has_left_out = tl.max((sample == float("-inf")).to(tl.int32), 0) > 0
                 reads = read_quickly(
-                    *(chunk, low, high, inverse, keeps, counts_only),
+                    *(chunk, low, high, inverse, keeps, counts_only, has_left_out),
                     *(LARGEST, READ, LANES, DEPTH, COMPUTE),
                 )
             if reads:
