@@ -330,8 +330,14 @@ def _alike(case: Case) -> None:
             torch.testing.assert_close(x, y, rtol=1e-13, atol=0, equal_nan=True)
 
 
+@pytest.mark.parametrize("many", [1, 64])
 @pytest.mark.parametrize("number", [3, 13])
-def test_steps_are_those_of_plain_torch(number: int) -> None:
+def test_steps_are_those_of_plain_torch(
+    number: int, many: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one launch for many rows, or in two; in both with several ranks at a time, or one."""
+    monkeypatch.setattr(shard_steps, "_MANY_ROWS", many)
+    monkeypatch.setattr(shard_steps, "_BLOCK", 64 if number == 3 else 4096)
     case = list(corner_cases())[number]
     _alike(some(case, number % 13, 13))
 

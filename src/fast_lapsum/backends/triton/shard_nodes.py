@@ -121,6 +121,68 @@ def per_node(count, size):
     return count / tl.minimum(tl.maximum(count, 1.0), size)
 
 
+@triton.jit
+def _place_nodes(
+    messages,
+    search,
+    row,
+    rows,
+    first,
+    IS_SAMPLE: tl.constexpr,
+    NAME: tl.constexpr,
+    OWN: tl.constexpr,
+    OTHERS: tl.constexpr,
+):
+    """Put OWN nodes of a row, from the ``first`` on, to their places among all."""
+    count = messages.ranks * messages.size
+    own = first + tl.arange(0, OWN)
+    rank = (own // messages.size).to(tl.int64)
+    scores = counts_of(messages, row, rank, own < count, IS_SAMPLE)
+    value, is_real, is_one = _said(
+        *(messages, search, row, rows, rank, own % messages.size, own < count, scores),
+        *(IS_SAMPLE, NAME),
+    )
+    weight = tl.where(is_one, scores, per_node(scores, messages.size))
+    value = tl.where(is_real, value, float("-inf"))
+    before = tl.zeros((OWN, OTHERS), tl.int32)
+    for start in range(0, count, OTHERS):
+        other = start + tl.arange(0, OTHERS)
+        is_other = other < count
+        its_rank = (other // messages.size).to(tl.int64)
+        its_count = counts_of(messages, row, its_rank, is_other, IS_SAMPLE)
+        one, is_one_real, _ = _said(
+            *(messages, search, row, rows, its_rank, other % messages.size, is_other),
+            *(its_count, IS_SAMPLE, NAME),
+        )
+        one = tl.where(is_one_real, one, float("-inf"))
+        one = tl.where(is_other, one, float("nan"))[None, :]  # before nothing
+        is_earlier = other[None, :] < own[:, None]
+        is_before = (one > value[:, None]) | ((one == value[:, None]) & is_earlier)
+        before += is_before.to(tl.int32)
+    to = search.nodes + row * count + tl.sum(before, 1)
+    step = (tl.zeros((), tl.int64) + rows) * count
+    tl.store(to, value.to(tl.float64), mask=own < count)
+    tl.store(to + step, tl.where(is_real, weight, 0.0), mask=own < count)
+
+
+@triton.jit
+def place_all(
+    messages,
+    search,
+    row,
+    rows,
+    IS_SAMPLE: tl.constexpr,
+    NAME: tl.constexpr,
+    OWN: tl.constexpr,
+    OTHERS: tl.constexpr,
+):
+    """The same of all nodes, where that is one program's: OWN is 0 where it was done before."""
+    if OWN > 0:
+        for first in range(0, messages.ranks * messages.size, OWN):
+            _place_nodes(messages, search, row, rows, first, IS_SAMPLE, NAME, OWN, OTHERS)
+        tl.debug_barrier()
+
+
 @triton.jit(do_not_specialize=["rows", "blocks"])
 def order_nodes(
     messages,
@@ -132,38 +194,11 @@ def order_nodes(
     OWN: tl.constexpr,
     OTHERS: tl.constexpr,
 ):
-    """Put OWN nodes of a row to their places among all."""
+    """The same of all rows that are open, by one program for OWN nodes each."""
     row = (tl.program_id(0) // blocks).to(tl.int64)
     is_open = row >= 0
     if not IS_SAMPLE:
         is_open = tl.load(search.is_open + row) != 0
     if is_open:
-        count = messages.ranks * messages.size
-        own = (tl.program_id(0) % blocks) * OWN + tl.arange(0, OWN)
-        rank = (own // messages.size).to(tl.int64)
-        scores = counts_of(messages, row, rank, own < count, IS_SAMPLE)
-        value, is_real, is_one = _said(
-            *(messages, search, row, rows, rank, own % messages.size, own < count, scores),
-            *(IS_SAMPLE, NAME),
-        )
-        weight = tl.where(is_one, scores, per_node(scores, messages.size))
-        value = tl.where(is_real, value, float("-inf"))
-        before = tl.zeros((OWN, OTHERS), tl.int32)
-        for start in range(0, count, OTHERS):
-            other = start + tl.arange(0, OTHERS)
-            is_other = other < count
-            its_rank = (other // messages.size).to(tl.int64)
-            its_count = counts_of(messages, row, its_rank, is_other, IS_SAMPLE)
-            one, is_one_real, _ = _said(
-                *(messages, search, row, rows, its_rank, other % messages.size, is_other),
-                *(its_count, IS_SAMPLE, NAME),
-            )
-            one = tl.where(is_one_real, one, float("-inf"))
-            one = tl.where(is_other, one, float("nan"))[None, :]  # before nothing
-            is_earlier = other[None, :] < own[:, None]
-            is_before = (one > value[:, None]) | ((one == value[:, None]) & is_earlier)
-            before += is_before.to(tl.int32)
-        to = search.nodes + row * count + tl.sum(before, 1)
-        step = (tl.zeros((), tl.int64) + rows) * count
-        tl.store(to, value.to(tl.float64), mask=own < count)
-        tl.store(to + step, tl.where(is_real, weight, 0.0), mask=own < count)
+        first = (tl.program_id(0) % blocks) * OWN
+        _place_nodes(messages, search, row, rows, first, IS_SAMPLE, NAME, OWN, OTHERS)

@@ -13,7 +13,7 @@ import triton.language as tl
 
 from .numbers import HOTTEST, SATURATION, largest_finite, log_quotient, smallest_normal
 from .shard_curve import Curve, add_up, band_of, node_at, root_of
-from .shard_nodes import counts_of, nodes_of, number_of, per_node
+from .shard_nodes import counts_of, nodes_of, number_of, per_node, place_all
 from .shard_order import cuts_of, next_number
 from .shard_read import decay
 
@@ -156,6 +156,8 @@ def begin_rows(
     SIZE_LANES: tl.constexpr,
     CUT_LANES: tl.constexpr,
     BLOCK: tl.constexpr,
+    OWN: tl.constexpr,
+    OTHERS: tl.constexpr,
     NAME: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
@@ -184,6 +186,7 @@ def begin_rows(
     count = messages.ranks * messages.size
     excess = infinite - asked.target
     curve = _curve(search, row, rows, count, most, nothing, least, nothing, excess)
+    place_all(messages, search, row, rows, True, NAME, OWN, OTHERS)
     under = add_up(curve, asked.inverse, BLOCK)
     hi, lo = root_of(curve, under, asked.scale, asked.inverse)
     # Quantiles of a random part are off by that part's deviation, too.
@@ -332,6 +335,8 @@ def advance_rows(
     CUT_LANES: tl.constexpr,
     RANK_LANES: tl.constexpr,
     BLOCK: tl.constexpr,
+    OWN: tl.constexpr,
+    OTHERS: tl.constexpr,
     NAME: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
@@ -396,6 +401,7 @@ def advance_rows(
             count = messages.ranks * messages.size
             excess = counted - target_left
             curve = _curve(search, row, rows, count, above, above_sum, below, below_sum, excess)
+            place_all(messages, search, row, rows, False, NAME, OWN, OTHERS)
             under = add_up(curve, asked.inverse, BLOCK)
             is_one = high <= next_number(low, NAME)
             is_complete = (tl.max(inside, 0) <= messages.size) | is_one
