@@ -132,6 +132,7 @@ def _is_far(sample, low, high, inverse):
 def _entries(
     chunk,
     part,
+    parts,
     count,
     is_listed,
     kept_low,
@@ -141,17 +142,20 @@ def _entries(
     LANES: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
-    """A part of a chunk's scores in the band that was read, [LANES], and NaN: listed, or read."""
+    """A part of a chunk's scores in the band that was read, [LANES], and NaN: listed, or read.
+
+    There are so many ``parts``, and NaN behind them.
+    """
     lane = tl.arange(0, LANES)
     if is_listed:
-        is_entry = part < count
-        x = tl.load(chunk.lists + (part * LANES + lane), mask=is_entry, other=0.0)
-        x = tl.where(is_entry, x, float("nan"))
+        # NaN by the load itself: nothing waits for one before the next is on its way.
+        place = chunk.lists + (part * LANES + lane)
+        x = tl.load(place, mask=part < count, other=float("nan"))
     else:
         tile = (tl.zeros((), tl.int64) + chunk.chunk) + part // READ * chunk.chunks
         index = tile * (READ * LANES) + (part % READ * LANES + lane)
         x = scores_at(
-            *(chunk.call, chunk.outer, chunk.inner, index, index < chunk.call.n),
+            *(chunk.call, chunk.outer, chunk.inner, index, (index < chunk.call.n) & (part < parts)),
             *(LARGEST, COMPUTE),
         )
         x = tl.where((x >= kept_low) & (x < kept_high), x, float("nan"))
@@ -176,11 +180,12 @@ def _batch(
     """BATCH parts of a chunk's entries, NaN behind the last: memory is waited for once."""
     x = ()
     for i in tl.static_range(BATCH):
-        one = _entries(
-            *(chunk, part + i, count, is_listed, kept_low, kept_high),
-            *(LARGEST, READ, LANES, COMPUTE),
+        x = x + (  # type: ignore[assignment]
+            _entries(
+                *(chunk, part + i, parts, count, is_listed, kept_low, kept_high),
+                *(LARGEST, READ, LANES, COMPUTE),
+            ),
         )
-        x = x + (tl.where(part + i < parts, one, float("nan")),)  # type: ignore[assignment]
     return x
 
 
@@ -204,9 +209,10 @@ def _put_into_bins(
         x = ()
         for i in tl.static_range(BATCH):
             place = chunk.lists + ((first + i) * LANES + lane)
-            x = x + (tl.load(place, mask=first + i < listed, other=0.0),)  # type: ignore[assignment]
+            one = tl.load(place, mask=first + i < listed, other=float("nan"))
+            x = x + (one,)  # type: ignore[assignment]
         for i in tl.static_range(BATCH):
-            is_inside = (first + i < listed) & (x[i] >= low) & (x[i] < high)
+            is_inside = (x[i] >= low) & (x[i] < high)
             number = tl.maximum((order_of(x[i]) - bins.first) >> bins.shift, 0)
             place = kept.bins + row * BINS + tl.minimum(number, BINS - 1)
             tl.atomic_add(place, 1, mask=is_inside, sem="relaxed")
@@ -237,7 +243,8 @@ def _at_cuts(
     below = counts
     for part in range(parts):
         x = _entries(
-            *(chunk, part, count, is_listed, kept_low, kept_high, LARGEST, READ, LANES, COMPUTE)
+            *(chunk, part, parts, count, is_listed, kept_low, kept_high, LARGEST, READ, LANES),
+            COMPUTE,
         )
         for pivot in range(3, pivot_count):
             at = tl.load(pivots + pivot).to(COMPUTE)
@@ -327,7 +334,7 @@ def _look(
         sum_above, sum_below = nothing, nothing
         for part in range(parts):
             x = _entries(
-                *(chunk, part, count, is_listed, kept_low, kept_high, LARGEST, READ, LANES),
+                *(chunk, part, parts, count, is_listed, kept_low, kept_high, LARGEST, READ, LANES),
                 COMPUTE,
             )
             is_above, is_below = x >= high, x < low
