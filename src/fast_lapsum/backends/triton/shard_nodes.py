@@ -58,7 +58,7 @@ def counts_of(messages, row, rank, is_rank, IS_SAMPLE: tl.constexpr):
 
 
 @triton.jit
-def _said(
+def said(
     messages,
     search,
     row,
@@ -91,31 +91,6 @@ def _said(
 
 
 @triton.jit
-def nodes_of(
-    messages,
-    search,
-    row,
-    rows,
-    rank,
-    number,
-    is_node,
-    count,
-    IS_SAMPLE: tl.constexpr,
-    NAME: tl.constexpr,
-):
-    """Nodes and their weights, float64: how many scores each stands for, 0 where there is none.
-
-    ``count`` is that of their ranks.
-    """
-    value, is_real, is_one = _said(
-        messages, search, row, rows, rank, number, is_node, count, IS_SAMPLE, NAME
-    )
-    weight = tl.where(is_one, count, per_node(count, messages.size))
-    value = tl.where(is_node, value.to(tl.float64), float("nan"))
-    return value, tl.where(is_real, weight, 0.0)
-
-
-@triton.jit
 def per_node(count, size):
     """How many scores one of ``size`` nodes stands for."""
     return count / tl.minimum(tl.maximum(count, 1.0), size)
@@ -138,7 +113,7 @@ def _place_nodes(
     own = first + tl.arange(0, OWN)
     rank = (own // messages.size).to(tl.int64)
     scores = counts_of(messages, row, rank, own < count, IS_SAMPLE)
-    value, is_real, is_one = _said(
+    value, is_real, is_one = said(
         *(messages, search, row, rows, rank, own % messages.size, own < count, scores),
         *(IS_SAMPLE, NAME),
     )
@@ -150,7 +125,7 @@ def _place_nodes(
         is_other = other < count
         its_rank = (other // messages.size).to(tl.int64)
         its_count = counts_of(messages, row, its_rank, is_other, IS_SAMPLE)
-        one, is_one_real, _ = _said(
+        one, is_one_real, _ = said(
             *(messages, search, row, rows, its_rank, other % messages.size, is_other),
             *(its_count, IS_SAMPLE, NAME),
         )

@@ -13,7 +13,7 @@ import triton.language as tl
 
 from .numbers import HOTTEST, SATURATION, largest_finite, log_quotient, smallest_normal
 from .shard_curve import Curve, add_up, band_of, node_at, root_of
-from .shard_nodes import counts_of, nodes_of, number_of, per_node, place_all
+from .shard_nodes import counts_of, number_of, per_node, place_all, said
 from .shard_order import cuts_of, next_number
 from .shard_read import decay
 
@@ -79,27 +79,32 @@ def _of_all(
 ):
     """Some ranks from the ``first`` on, [RANKS]: number, which exist, how many scores each has.
 
-    And their nodes and weights, [RANKS, SIZE_LANES]. SHAPE is both. What is said of several ranks
-    at a time is waited for once.
+    And their nodes, which of them have a weight, [RANKS, SIZE_LANES], and whether all scores are
+    one number. SHAPE is both. What is said of several ranks at a time is waited for once.
     """
     rank = (tl.zeros((), tl.int64) + first) + tl.arange(0, SHAPE[0])
     is_rank = rank < messages.ranks
     count = counts_of(messages, row, rank, is_rank, IS_SAMPLE)
     number = tl.arange(0, SHAPE[1])[None, :]
     is_node = is_rank[:, None] & (number < messages.size)
-    value, weight = nodes_of(
+    value, is_real, is_one = said(
         *(messages, search, row, rows, rank[:, None], number, is_node, count[:, None]),
         *(IS_SAMPLE, NAME),
     )
-    return rank, is_rank, count, value, weight
+    return rank, is_rank, count, value, is_real, is_one
 
 
 @triton.jit
-def _variation(value, asked):
-    """How much p of values can differ, wherever the threshold is: most for one amidst them."""
-    is_finite = tl.abs(value) < float("inf")
-    most = tl.max(tl.where(is_finite, value, float("-inf")), 1)
-    least = tl.min(tl.where(is_finite, value, float("inf")), 1)
+def _ends_of(value, is_real):
+    """The least and the greatest of the nodes of each rank, float64."""
+    least = tl.min(tl.where(is_real, value, float("inf")), 1)
+    most = tl.max(tl.where(is_real, value, float("-inf")), 1)
+    return least.to(tl.float64), most.to(tl.float64)
+
+
+@triton.jit
+def _variation(least, most, asked):
+    """How much p of values between two can differ: most for a threshold amidst them."""
     width = tl.where(most >= least, most / 2 - least / 2, 0.0)
     return tl.where(asked.is_hard, 1.0, 1 - tl.exp2(-width * asked.inverse))
 
@@ -170,18 +175,17 @@ def begin_rows(
     infinite, margin = nothing, nothing
     most, least = nothing - float("inf"), nothing + float("inf")
     for first in range(0, messages.ranks, RANKS):
-        rank, is_rank, length, value, weight = _of_all(
+        rank, is_rank, length, value, is_real, _ = _of_all(
             messages, search, row, rows, first, (RANKS, SIZE_LANES), True, NAME
         )
         tl.store(search.ties + rank * rows + row, 0.0 * length, mask=is_rank)
         is_infinite = tl.sum((value == float("inf")).to(tl.int32), 1).to(tl.float64)
         infinite += tl.sum(per_node(length, messages.size) * is_infinite, 0)
-        high = tl.max(tl.where(weight > 0, value, float("-inf")), 1)
-        low = tl.min(tl.where(weight > 0, value, float("inf")), 1)
+        low, high = _ends_of(value, is_real)
         most, least = tl.maximum(most, tl.max(high, 0)), tl.minimum(least, tl.min(low, 0))
         # The scores between two quantiles may be anywhere there.
         between = tl.where(length > messages.size, length / messages.size, 0.0)
-        margin += tl.sum(between * _variation(value, asked), 0)
+        margin += tl.sum(between * _variation(low, high, asked), 0)
     most, least = _finite_or_zero(most), _finite_or_zero(least)
     count = messages.ranks * messages.size
     excess = infinite - asked.target
@@ -192,19 +196,20 @@ def begin_rows(
     # Quantiles of a random part are off by that part's deviation, too.
     deviation = nothing
     for first in range(0, messages.ranks, RANKS):
-        rank, is_rank, length, value, weight = _of_all(
+        rank, is_rank, length, value, is_real, _ = _of_all(
             messages, search, row, rows, first, (RANKS, SIZE_LANES), True, NAME
         )
         drawn = tl.load(number_of(messages, rank, row, DRAWN), mask=is_rank, other=0.0)
-        v = ((value - hi) - lo) * asked.inverse
+        # An estimate: exponentials and sums of what the scores are computed in will do.
+        v = (((value - hi) - lo) * asked.inverse).to(COMPUTE)
         half = tl.exp2(-tl.abs(v)) / 2
         p = tl.where(v > 0, 1 - half, half)
         p = tl.where(asked.is_hard, tl.where(value > hi, 1.0, 0.0), p)
-        is_known = (weight > 0) & (p == p)
+        is_known = is_real & (p == p)
         p = tl.where(is_known, p, 0.0)
         known = tl.maximum(tl.sum(is_known.to(tl.int32), 1).to(tl.float64), 1.0)
-        mean = tl.sum(p, 1) / known
-        variance = tl.maximum(tl.sum(p * p, 1) / known - mean * mean, 0.0)
+        mean = tl.sum(p, 1).to(tl.float64) / known
+        variance = tl.maximum(tl.sum(p * p, 1).to(tl.float64) / known - mean * mean, 0.0)
         variance += 1 / tl.maximum(length, 1.0)
         own = length * length / tl.maximum(drawn, 1.0) * variance
         deviation += tl.sum(tl.where(drawn < length, own, 0.0), 0)
@@ -305,10 +310,12 @@ def _hard_boundary(
         over += tl.sum(tl.where(value > boundary, weight, 0.0), 0)
     tied = tl.zeros((), tl.float64)
     for first in range(0, messages.ranks, RANKS):
-        rank, is_rank, _, value, weight = _of_all(
+        rank, is_rank, count, value, is_real, is_one = _of_all(
             messages, search, row, rows, first, (RANKS, SIZE_LANES), False, NAME
         )
-        ties = tl.sum(tl.where(value == boundary, weight, 0.0), 1)
+        is_tied = is_real & (value.to(tl.float64) == boundary)
+        each = tl.where(is_one, count, per_node(count, messages.size))
+        ties = tl.sum(is_tied.to(tl.int32), 1).to(tl.float64) * each
         tl.store(search.ties + rank * rows + row, ties, mask=is_rank)
         tied += tl.sum(ties, 0)
     return boundary, asked.budget - over, tl.maximum(tied, 1.0)
@@ -427,11 +434,12 @@ def advance_rows(
                 # Scores for which others stand are between the first and the last of them.
                 margin = 0.0 * valid
                 for first in range(0, messages.ranks, RANKS):
-                    _, _, own, value, _ = _of_all(
+                    _, _, own, value, is_real, _ = _of_all(
                         messages, search, row, rows, first, (RANKS, SIZE_LANES), False, NAME
                     )
+                    bottom, top = _ends_of(value, is_real)
                     between = tl.where(own > messages.size, own / messages.size, 0.0)
-                    margin += tl.sum(between * _variation(value, asked), 0)
+                    margin += tl.sum(between * _variation(bottom, top, asked), 0)
                 low, high = band_of(curve, left, right, margin, asked.is_hard, NAME, BLOCK)
                 _write_state(
                     search, row, rows, cuts, left, right, low, high, low <= high, CUT_LANES, NAME

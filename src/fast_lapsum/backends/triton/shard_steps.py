@@ -25,6 +25,8 @@ _FIELDS = ("hi", "lo", "log_share", "is_used_up", "wanted_ties", "valid_count", 
 #: Nodes whose places a program counts, so few that a large device has work for all of its cores;
 #: comparisons at a time; nodes that are added up at a time: each time is a wait for memory.
 _LEAST_OWN, _MOST_OWN, _PROGRAMS, _COMPARED, _BLOCK = 8, 64, 512, 8192, 4096
+#: Warps that add up as many; fewer nodes do not need as many.
+_WARPS = 16
 #: So many rows of so few nodes are ordered where they are added up.
 _MANY_ROWS, _FEW_NODES = 64, 1024
 #: Threads decide by sums that all have to the last bit: see config.TilePlan.may_fuse.
@@ -88,8 +90,7 @@ class Steps:
         each |= {"BLOCK": min(_BLOCK, vector(count))} | inside | named
         wide = compute_dtype(rows.dtype) == torch.float64
         each |= {"COMPUTE": tl.float64 if wide else tl.float32}
-        # A few thousand nodes are eight of each thread; fewer do not need as many threads.
-        warps = max(4 if is_apart else 8, min(16, each["BLOCK"] // 128))
+        warps = max(4 if is_apart else 8, min(_WARPS, each["BLOCK"] // 128))
         step = Step(kernel, rows.number, (), each, {"num_warps": warps, **_OPTIONS})
         with on_device(gathered):
             lead = (said, self._search, rows.number)
