@@ -92,8 +92,8 @@ def said(
 
 @triton.jit
 def per_node(count, size):
-    """How many scores one of ``size`` nodes stands for."""
-    return count / tl.minimum(tl.maximum(count, 1.0), size)
+    """How many scores one of ``size`` nodes stands for: for itself alone where they are few."""
+    return tl.maximum(count / size, tl.minimum(count, 1.0))
 
 
 @triton.jit

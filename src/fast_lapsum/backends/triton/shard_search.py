@@ -105,7 +105,7 @@ def _ends_of(value, is_real):
 @triton.jit
 def _variation(least, most, asked):
     """How much p of values between two can differ: most for a threshold amidst them."""
-    width = tl.where(most >= least, most / 2 - least / 2, 0.0)
+    width = tl.where(most >= least, most * 0.5 - least * 0.5, 0.0)
     return tl.where(asked.is_hard, 1.0, 1 - tl.exp2(-width * asked.inverse))
 
 
@@ -180,11 +180,12 @@ def begin_rows(
         )
         tl.store(search.ties + rank * rows + row, 0.0 * length, mask=is_rank)
         is_infinite = tl.sum((value == float("inf")).to(tl.int32), 1).to(tl.float64)
-        infinite += tl.sum(per_node(length, messages.size) * is_infinite, 0)
+        each = per_node(length, messages.size)
+        infinite += tl.sum(each * is_infinite, 0)
         low, high = _ends_of(value, is_real)
         most, least = tl.maximum(most, tl.max(high, 0)), tl.minimum(least, tl.min(low, 0))
         # The scores between two quantiles may be anywhere there.
-        between = tl.where(length > messages.size, length / messages.size, 0.0)
+        between = tl.where(length > messages.size, each, 0.0)
         margin += tl.sum(between * _variation(low, high, asked), 0)
     most, least = _finite_or_zero(most), _finite_or_zero(least)
     count = messages.ranks * messages.size
@@ -202,14 +203,15 @@ def begin_rows(
         drawn = tl.load(number_of(messages, rank, row, DRAWN), mask=is_rank, other=0.0)
         # An estimate: exponentials and sums of what the scores are computed in will do.
         v = (((value - hi) - lo) * asked.inverse).to(COMPUTE)
-        half = tl.exp2(-tl.abs(v)) / 2
+        half = tl.exp2(-tl.abs(v)) * 0.5
         p = tl.where(v > 0, 1 - half, half)
         p = tl.where(asked.is_hard, tl.where(value > hi, 1.0, 0.0), p)
         is_known = is_real & (p == p)
         p = tl.where(is_known, p, 0.0)
         known = tl.maximum(tl.sum(is_known.to(tl.int32), 1).to(tl.float64), 1.0)
-        mean = tl.sum(p, 1).to(tl.float64) / known
-        variance = tl.maximum(tl.sum(p * p, 1).to(tl.float64) / known - mean * mean, 0.0)
+        part = 1 / known
+        mean = tl.sum(p, 1).to(tl.float64) * part
+        variance = tl.maximum(tl.sum(p * p, 1).to(tl.float64) * part - mean * mean, 0.0)
         variance += 1 / tl.maximum(length, 1.0)
         own = length * length / tl.maximum(drawn, 1.0) * variance
         deviation += tl.sum(tl.where(drawn < length, own, 0.0), 0)

@@ -24,7 +24,8 @@ from .steps import Step
 _FIELDS = ("hi", "lo", "log_share", "is_used_up", "wanted_ties", "valid_count", "has_nan")
 #: Nodes whose places a program counts, so few that a large device has work for all of its cores;
 #: comparisons at a time; nodes that are added up at a time: each time is a wait for memory.
-_LEAST_OWN, _MOST_OWN, _PROGRAMS, _COMPARED, _BLOCK = 8, 64, 512, 8192, 4096
+_LEAST_OWN, _MOST_OWN, _PROGRAMS, _COMPARED = 16, 64, 512, 8192
+_LEAST_BLOCK, _BLOCK = 64, 4096
 #: Warps that add up as many; fewer nodes do not need as many.
 _WARPS = 16
 #: So many rows of so few nodes are ordered where they are added up.
@@ -87,7 +88,7 @@ class Steps:
         kernel = begin_rows
         if not is_sample:
             each, kernel = each | {"RANK_LANES": vector(rows.ranks)}, advance_rows
-        each |= {"BLOCK": min(_BLOCK, vector(count))} | inside | named
+        each |= {"BLOCK": max(_LEAST_BLOCK, min(_BLOCK, vector(count)))} | inside | named
         wide = compute_dtype(rows.dtype) == torch.float64
         each |= {"COMPUTE": tl.float64 if wide else tl.float32}
         warps = max(4 if is_apart else 8, min(_WARPS, each["BLOCK"] // 128))
