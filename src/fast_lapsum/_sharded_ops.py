@@ -134,11 +134,10 @@ def _exchange(searches: list[Any], gather: Callable[[Tensor], Tensor]) -> list[S
 def answers_of(found: list[Solved], k: Tensor, rank: int, is_hard: bool) -> Answers:
     """What a rank writes from, of what the searches have found."""
     soft, limit = found[0], found[-1]
-    # The lowest ranks have the first of tied scores.
-    before = limit.ties[:rank].sum(0)
-    quota = (limit.wanted_ties - before).clamp(min=0)
-    hi, lo, boundary = soft.hi, soft.lo, limit.hi
+    hi, lo, boundary, quota = soft.hi, soft.lo, limit.hi, limit.wanted_ties
     if is_hard:  # of exactly k ones
+        # The lowest ranks have the first of tied scores.
+        quota = (quota - limit.ties[:rank].sum(0)).clamp(min=0)
         is_whole = (k == k.floor()) & ~hi.isnan()
         hi, lo, boundary = (torch.where(is_whole, x, math.nan) for x in (hi, lo, boundary))
     # If b is outside of most scores, their masses are small and add up to the budget.

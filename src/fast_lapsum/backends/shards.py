@@ -119,7 +119,7 @@ class Answers(NamedTuple):
     log_share: Tensor  # in the hard limit: log p of a score that is tied with the boundary
     is_used_up: Tensor  # +inf scores leave nothing of the budget
     boundary: Tensor  # of the hard mask: the last score that is selected; NaN without an answer
-    quota: Tensor  # how many of this rank's scores that are tied with it
+    quota: Tensor  # of a hard mask: how many of this rank's scores that are tied with it
     is_far: Tensor  # the mass may lie many temperatures from the threshold: every digit counts
     ties: Tensor  # how many of this rank's scores are tied with the boundary
 

@@ -25,7 +25,13 @@ from fast_lapsum.backends.common import compute_dtype
 from fast_lapsum.backends.shards import COLUMNS, Rows, Sample, Sizes
 from fast_lapsum.backends.torch import shard_entry as plain
 from fast_lapsum.backends.torch.float_order import cuts, next_float
-from fast_lapsum.backends.triton import shard_entry, shard_plan, shard_results, shard_steps
+from fast_lapsum.backends.triton import (
+    shard_entry,
+    shard_plan,
+    shard_results,
+    shard_rows,
+    shard_steps,
+)
 from fast_lapsum.backends.triton.shard_plan import ShardPlan
 from interpreting import poison
 from sharded_cases import Case, corner_cases, distribution_cases, option_cases
@@ -44,8 +50,10 @@ make = functools.partial(shard_entry.Shard, plan=PLAN)
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows of some hundred scores have several pieces and programs."""
+    """Rows of some hundred scores have several pieces and programs, samples several blocks."""
     monkeypatch.setattr(shard_results, "PIECE", 1024)
+    monkeypatch.setattr(shard_rows, "_SAMPLED", 128)
+    monkeypatch.setattr(shard_rows, "_PLACED", 32)
 
 
 def some(case: Case, first: int, step: int) -> Case:
@@ -174,6 +182,61 @@ def test_samples() -> None:
     assert shard_plan.sample_size(10**9, 512) == shard_plan.MOST_SAMPLE
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_samples_are_sorted(dtype: torch.dtype) -> None:
+    """In blocks that are put together: ties across them, infinities, NaN, a last block in part."""
+    n, size = 300, 64
+    rows = rows_of_kinds(dtype, n)
+    rows[4] = 0.25
+    t = torch.ones(5, dtype=torch.float64)
+    found = make(rows, t, None, True).sample(size).nodes
+    ordered = rows.sort(-1, descending=True).values  # NaN first
+    wanted = ordered[:, torch.arange(size) * (n - 1) // (size - 1)]
+    assert same_bits(found, wanted)
+
+
+@pytest.mark.parametrize("length", [64, 200, 300])
+def test_scores_that_are_left_out_are_counted(length: int) -> None:
+    """Also where the sample has none of them: in whole tiles, and in a last one that is not."""
+    rows = normal(2, length, dtype=torch.float32)
+    rows[0, 7], rows[1, length - 1] = -inf, -inf
+    t = torch.tensor([0.5, 0.1], dtype=torch.float64)
+    one: Any = make(rows, t, None, True)
+    one.sample(64)
+    one.nodes.clamp_(min=-3.0)
+    low, high = torch.tensor([-0.5, 0.2]).double(), torch.tensor([1.0, 0.7]).double()
+    pivots = torch.stack((low, next_float(low, torch.float32), high), -1)
+    is_open = torch.ones(2, dtype=torch.bool)
+    got = one.measure(low, high, pivots, 64, is_open).columns
+    want = plain.Shard(rows, t, None, True).measure(low, high, pivots, 64, is_open).columns
+    assert got[:, shards.VALID_COUNT].tolist() == [length - 1, length - 1]
+    close = {"rtol": 2e-6, "atol": 2e-6}
+    torch.testing.assert_close(at_ends(got, low, high, t), at_ends(want, low, high, t), **close)
+
+
+def test_sums_of_scores_that_are_far_from_a_band() -> None:
+    """Of lists, too: relative to the nearest score where a band's end is too far from it."""
+    rows = torch.cat((normal(40, seed=1), normal(40, seed=2) + 60, normal(40, seed=3) + 120))
+    rows = rows.float().expand(2, 120)
+    t = torch.tensor([0.5, 1e-3], dtype=torch.float64)
+    own: Any = make(rows, t, None, True, plan=PLAN._replace(depth=40))
+    want = plain.Shard(rows, t, None, True)
+    own.sample(64)
+    is_open = torch.ones(2, dtype=torch.bool)
+    for left, right in ((-200.0, 200.0), (30.0, 90.0), (-200.0, 200.0), (59.9, 60.1)):
+        low = torch.full((2,), left, dtype=torch.float64)
+        high = torch.full_like(low, right)
+        pivots = torch.stack((low, next_float(low, torch.float32), high), -1)
+        a, b = (x.measure(low, high, pivots, 64, is_open).columns for x in (own, want))
+        for nearest, total in (
+            (shards.ABOVE_NEAREST, shards.ABOVE_SUM),
+            (shards.BELOW_NEAREST, shards.BELOW_SUM),
+        ):
+            off = torch.where(b[:, nearest].isinf(), 0.0, a[:, nearest] - b[:, nearest])
+            moved = a[:, total] * torch.exp(off.abs() / t)
+            torch.testing.assert_close(moved, b[:, total], rtol=1e-5, atol=0)
+
+
 # calls
 
 
@@ -267,8 +330,14 @@ def _alike(case: Case) -> None:
             torch.testing.assert_close(x, y, rtol=1e-13, atol=0, equal_nan=True)
 
 
+@pytest.mark.parametrize("many", [1, 64])
 @pytest.mark.parametrize("number", [3, 13])
-def test_steps_are_those_of_plain_torch(number: int) -> None:
+def test_steps_are_those_of_plain_torch(
+    number: int, many: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one launch for many rows, or in two; in both with several ranks at a time, or one."""
+    monkeypatch.setattr(shard_steps, "_MANY_ROWS", many)
+    monkeypatch.setattr(shard_steps, "_BLOCK", 64 if number == 3 else 4096)
     case = list(corner_cases())[number]
     _alike(some(case, number % 13, 13))
 

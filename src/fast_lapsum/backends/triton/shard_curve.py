@@ -14,6 +14,9 @@ from .numbers import hypotenuse
 from .shard_order import next_number
 from .shard_read import decay
 
+#: Neighbouring nodes that one thread adds up.
+PER_THREAD = tl.constexpr(8)
+
 
 class Curve(NamedTuple):
     """Nodes of a row and their sums, [count] each, in memory; and the scores on both sides."""
@@ -47,8 +50,47 @@ def node_at(curve, place):
 
 
 @triton.jit
-def _last(values, BLOCK: tl.constexpr):
-    return tl.sum(tl.where(tl.arange(0, BLOCK) == BLOCK - 1, values, 0.0), 0)
+def _numbers(start, BLOCK: tl.constexpr):
+    """Numbers of a block from ``start`` on, [lanes, PER_THREAD]: a line of neighbours a thread.
+
+    That they are neighbours is hidden from Triton, which would deal them out over threads, and then
+    every step of a sum would be an exchange.
+    """
+    lane = tl.arange(0, BLOCK // PER_THREAD)[:, None]
+    number = start + (lane * PER_THREAD + tl.arange(0, PER_THREAD)[None, :])
+    return tl.max_contiguous(number, (1, 1))
+
+
+@triton.jit
+def _ends_of_lines(values):
+    is_last = tl.arange(0, PER_THREAD)[None, :] == PER_THREAD - 1
+    return tl.sum(tl.where(is_last, values, 0.0), 1)
+
+
+@triton.jit
+def _decayed(sums, place, faded, weight, carried, STEP: tl.constexpr, BLOCK: tl.constexpr, count):
+    """Sums with decay along a block, which go on from ``carried``; stored, too.
+
+    First those of lines, then those of their ends, which the next lines go on from: by way of
+    memory. STEP is from one node's place to the next.
+    """
+    faded, own = tl.associative_scan((faded, weight), 1, _follow)
+    ends = tl.associative_scan((_ends_of_lines(faded), _ends_of_lines(own)), 0, _follow)
+    is_node = (place >= 0) & (place < count)
+    number = tl.arange(0, PER_THREAD)[None, :]
+    last = ends[1] + ends[0] * carried
+    tl.store(sums + place, last[:, None] + 0.0 * own, mask=is_node & (number == PER_THREAD - 1))
+    tl.debug_barrier()
+    first = tl.arange(0, BLOCK // PER_THREAD)
+    before = tl.sum(tl.where(number == 0, place, 0), 1) - STEP
+    is_there = (first > 0) & (before >= 0) & (before < count)
+    before = tl.load(sums + before, mask=is_there, other=0.0)
+    before = tl.where(first > 0, before, carried)
+    # The ends stay as they were stored, to the last bit: others may be reading them.
+    total = tl.where(number == PER_THREAD - 1, last[:, None], own + faded * before[:, None])
+    tl.store(sums + place, total, mask=is_node)
+    # Where the block ends before it is full nothing goes on from there.
+    return total, tl.sum(tl.where(first == BLOCK // PER_THREAD - 1, last, 0.0), 0)
 
 
 @triton.jit
@@ -56,39 +98,35 @@ def add_up(curve, inverse, BLOCK: tl.constexpr):
     """Fill in the sums and the surplus; returned is how many nodes have none above 0."""
     carried, passed = curve.above_sum, 0.0 * curve.above_sum
     for start in range(0, curve.count, BLOCK):
-        place = start + tl.arange(0, BLOCK)
+        place = _numbers(start, BLOCK)
         is_node = place < curve.count
         weight = tl.load(curve.weights + place, mask=is_node, other=0.0)
         faded = decay(node_at(curve, place), node_at(curve, place - 1), inverse)
         faded = tl.where(is_node, faded, 1.0)
-        faded, sums = tl.associative_scan((faded, weight), 0, _follow)
-        sums += faded * carried
-        until = tl.cumsum(weight, 0) + passed
-        tl.store(curve.upper + place, sums, mask=is_node)
-        tl.store(curve.passed + place, until, mask=is_node)
-        carried = _last(sums, BLOCK)
-        passed = _last(until, BLOCK)
+        _, carried = _decayed(curve.upper, place, faded, weight, carried, 1, BLOCK, curve.count)
+        until = tl.cumsum(weight, 1)
+        of_lines = _ends_of_lines(until)
+        before = tl.cumsum(of_lines, 0) - of_lines
+        tl.store(curve.passed + place, until + (before + passed)[:, None], mask=is_node)
+        passed += tl.sum(of_lines, 0)
     tl.debug_barrier()
     carried = curve.below_sum
     under = tl.zeros((), tl.int32)
     for start in range(0, curve.count, BLOCK):
-        place = curve.count - 1 - (start + tl.arange(0, BLOCK))
+        place = curve.count - 1 - _numbers(start, BLOCK)
         is_node = place >= 0
         weight = tl.load(curve.weights + place, mask=is_node, other=0.0)
         faded = decay(node_at(curve, place), node_at(curve, place + 1), inverse)
         faded = tl.where(is_node, faded, 1.0)
-        faded, sums = tl.associative_scan((faded, weight), 0, _follow)
-        sums += faded * carried
-        carried = _last(sums, BLOCK)
         upper = tl.load(curve.upper + place, mask=is_node, other=0.0)
         until = tl.load(curve.passed + place, mask=is_node, other=0.0)
+        sums, carried = _decayed(curve.lower, place, faded, weight, carried, -1, BLOCK, curve.count)
         # What lies above a node is worth its count; the node is worth half of its own weight, and
         # stands in both sums.
-        surplus = (curve.excess + (until - weight) + weight / 2) + (sums - upper) / 2
+        surplus = (curve.excess + (until - weight) + weight * 0.5) + (sums - upper) * 0.5
         surplus = tl.where(weight > 0, surplus, float("inf"))
-        tl.store(curve.lower + place, sums, mask=is_node)
         tl.store(curve.surplus + place, surplus, mask=is_node)
-        under += tl.sum((is_node & (surplus <= 0)).to(tl.int32), 0)
+        under += tl.sum(tl.sum((is_node & (surplus <= 0)).to(tl.int32), 0), 0)
     tl.debug_barrier()
     return under
 
@@ -111,7 +149,7 @@ def root_of(curve, under, t, inverse):
     lower = tl.where(has_lower, lower, curve.below_sum)
     over = curve.excess + tl.load(curve.passed + under - 1, mask=has_upper, other=0.0)
     high, low = node_at(curve, under - 1), node_at(curve, under)
-    half_gap = high / 2 - low / 2
+    half_gap = high * 0.5 - low * 0.5
     coupling = tl.sqrt(upper) * tl.sqrt(lower) * tl.exp2(-half_gap * inverse)
     root = hypotenuse(over, coupling)
     from_high = -t * _log_quotient(upper, root + over)

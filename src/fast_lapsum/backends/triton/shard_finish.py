@@ -29,7 +29,7 @@ from .shard_measure import (
     order_of,
     scale_of,
 )
-from .shard_read import decay, nearest_sum
+from .shard_read import decay, moved
 
 ABOVE, ABOVE_NEAREST, ABOVE_SUM = read.ABOVE, read.ABOVE_NEAREST, read.ABOVE_SUM
 BELOW_NEAREST, BELOW_SUM, INSIDE = read.BELOW_NEAREST, read.BELOW_SUM, read.INSIDE
@@ -47,26 +47,98 @@ def _field(partials, field, chunks, nothing, CHUNK_LANES: tl.constexpr):
 
 
 @triton.jit
-def _sum(partials, field, chunks, CHUNK_LANES: tl.constexpr):
-    return tl.sum(_field(partials, field, chunks, 0.0, CHUNK_LANES), 0)
+def _add_two(a0, a1, a2, a3, a4, b0, b1, b2, b3, b4):
+    return a0 + b0, a1 + b1, a2 + b2, a3 + b3, a4 + b4
 
 
 @triton.jit
-def _side(
-    partials,
-    nearest,
-    sums,
-    chunks,
-    inverse,
-    IS_ABOVE: tl.constexpr,
-    CHUNK_LANES: tl.constexpr,
-):
-    """The nearest score of all chunks on one side, and the sum relative to it."""
-    end = float("inf") if IS_ABOVE else float("-inf")
+def _nearer(a0, a1, a2, a3, b0, b1, b2, b3):
+    least = tl.minimum(a0, b0), tl.minimum(a1, b1)
+    return least[0], least[1], tl.maximum(a2, b2), tl.maximum(a3, b3)
+
+
+@triton.jit
+def _add_sides(a0, a1, a2, a3, b0, b1, b2, b3):
+    return a0 + b0, a1 + b1, a2 + b2, a3 + b3
+
+
+@triton.jit
+def _sums(partials, FIVE: tl.constexpr, chunks, CHUNK_LANES: tl.constexpr):
+    """Sums of five fields: threads meet once for all of them."""
+    return tl.reduce(
+        (
+            _field(partials, FIVE[0], chunks, 0.0, CHUNK_LANES),
+            _field(partials, FIVE[1], chunks, 0.0, CHUNK_LANES),
+            _field(partials, FIVE[2], chunks, 0.0, CHUNK_LANES),
+            _field(partials, FIVE[3], chunks, 0.0, CHUNK_LANES),
+            _field(partials, FIVE[4], chunks, 0.0, CHUNK_LANES),
+        ),
+        0,
+        _add_two,
+    )
+
+
+@triton.jit
+def _ends(partials, LEAST: tl.constexpr, MOST: tl.constexpr, chunks, CHUNK_LANES: tl.constexpr):
+    """The least of two fields, and the greatest of two."""
+    end = float("inf")
+    return tl.reduce(
+        (
+            _field(partials, LEAST[0], chunks, end, CHUNK_LANES),
+            _field(partials, LEAST[1], chunks, end, CHUNK_LANES),
+            _field(partials, MOST[0], chunks, -end, CHUNK_LANES),
+            _field(partials, MOST[1], chunks, -end, CHUNK_LANES),
+        ),
+        0,
+        _nearer,
+    )
+
+
+@triton.jit
+def _relative(partials, nearest, sums, chunks, best, end, inverse, CHUNK_LANES: tl.constexpr):
+    """Sums of a side, relative to the nearest score of all chunks."""
     scores = _field(partials, nearest, chunks, end, CHUNK_LANES)
-    best = tl.min(scores, 0) if IS_ABOVE else tl.max(scores, 0)
-    own = _field(partials, sums, chunks, 0.0, CHUNK_LANES)
-    return best, nearest_sum(scores, own, best, inverse)
+    return moved(_field(partials, sums, chunks, 0.0, CHUNK_LANES), scores, best, inverse)
+
+
+@triton.jit
+def _sides(partials, chunks, inverse, CHUNK_LANES: tl.constexpr):
+    """What is outside of the band that was read, and what of it is outside of this one.
+
+    The nearest scores and the sums relative to them.
+    """
+    end = float("inf")
+    far_above, up, far_below, down = _ends(
+        *(partials, (ABOVE_NEAREST, SEEN_ABOVE_NEAREST), (BELOW_NEAREST, SEEN_BELOW_NEAREST)),
+        *(chunks, CHUNK_LANES),
+    )
+    far_above_sum, sum_above, far_below_sum, sum_below = tl.reduce(
+        (
+            _relative(
+                partials, ABOVE_NEAREST, ABOVE_SUM, chunks, far_above, end, inverse, CHUNK_LANES
+            ),
+            _relative(
+                partials, SEEN_ABOVE_NEAREST, SEEN_ABOVE_SUM, chunks, up, end, inverse, CHUNK_LANES
+            ),
+            _relative(
+                partials, BELOW_NEAREST, BELOW_SUM, chunks, far_below, -end, inverse, CHUNK_LANES
+            ),
+            _relative(
+                partials,
+                SEEN_BELOW_NEAREST,
+                SEEN_BELOW_SUM,
+                chunks,
+                down,
+                -end,
+                inverse,
+                CHUNK_LANES,
+            ),
+        ),
+        0,
+        _add_sides,
+    )
+    above = (far_above, far_above_sum, up, sum_above)
+    return above, (far_below, far_below_sum, down, sum_below)
 
 
 @triton.jit
@@ -172,37 +244,30 @@ def finish_rows(
         kept_low, kept_high = tl.load(kept.bands + 2 * row), tl.load(kept.bands + 2 * row + 1)
         is_one = (kept_low == low) & (kept_high <= after)
         to = columns + row * (COLUMNS + 2 * pivot_count)
-        # What is outside of the band that was read, and what of it is outside of this one.
-        far_above, far_above_sum = _side(
-            partials, ABOVE_NEAREST, ABOVE_SUM, chunks, inverse, True, CHUNK_LANES
-        )
-        far_below, far_below_sum = _side(
-            partials, BELOW_NEAREST, BELOW_SUM, chunks, inverse, False, CHUNK_LANES
-        )
-        up, sum_above = _side(
-            partials, SEEN_ABOVE_NEAREST, SEEN_ABOVE_SUM, chunks, inverse, True, CHUNK_LANES
-        )
-        down, sum_below = _side(
-            partials, SEEN_BELOW_NEAREST, SEEN_BELOW_SUM, chunks, inverse, False, CHUNK_LANES
-        )
+        of_above, of_below = _sides(partials, chunks, inverse, CHUNK_LANES)
+        far_above, far_above_sum, up, sum_above = of_above
+        far_below, far_below_sum, down, sum_below = of_below
         up, sum_above = _joined(up, sum_above, far_above, far_above_sum, inverse)
         down, sum_below = _joined(down, sum_below, far_below, far_below_sum, inverse)
-        beyond = _sum(partials, ABOVE, chunks, CHUNK_LANES)
-        above = beyond + _sum(partials, SEEN_ABOVE, chunks, CHUNK_LANES)
-        read_inside = _sum(partials, INSIDE, chunks, CHUNK_LANES)
-        inside = _sum(partials, SEEN_INSIDE, chunks, CHUNK_LANES)
-        equal = _sum(partials, SEEN_EQUAL, chunks, CHUNK_LANES)
-        from_low = _sum(partials, SEEN_FROM_LOW, chunks, CHUNK_LANES)
-        to_high = _sum(partials, SEEN_TO_HIGH, chunks, CHUNK_LANES)
+        nans, infinite, valid, beyond, read_inside = _sums(
+            partials, (NANS, INFINITE, VALID, ABOVE, INSIDE), chunks, CHUNK_LANES
+        )
+        above, inside, equal, from_low, to_high = _sums(
+            *(partials, (SEEN_ABOVE, SEEN_INSIDE, SEEN_EQUAL, SEEN_FROM_LOW, SEEN_TO_HIGH)),
+            *(chunks, CHUNK_LANES),
+        )
+        lowest, least, highest, most = _ends(
+            partials, (LOWEST, SEEN_LEAST), (HIGHEST, SEEN_MOST), chunks, CHUNK_LANES
+        )
+        above += beyond
         inside = tl.where(is_one, read_inside, inside)
         equal = tl.where(is_one, read_inside, equal)
         to_high = tl.where(is_one, at(high, low, read_inside, inverse), to_high)
-        tl.store(to + 0, _sum(partials, NANS, chunks, CHUNK_LANES))
-        tl.store(to + 1, _sum(partials, INFINITE, chunks, CHUNK_LANES))
-        tl.store(to + 2, _sum(partials, VALID, chunks, CHUNK_LANES))
-        end = float("inf")
-        tl.store(to + 3, tl.min(_field(partials, LOWEST, chunks, end, CHUNK_LANES), 0))
-        tl.store(to + 4, tl.max(_field(partials, HIGHEST, chunks, -end, CHUNK_LANES), 0))
+        tl.store(to + 0, nans)
+        tl.store(to + 1, infinite)
+        tl.store(to + 2, valid)
+        tl.store(to + 3, lowest)
+        tl.store(to + 4, highest)
         tl.store(to + 5, above)
         tl.store(to + 6, up)
         tl.store(to + 7, sum_above)
@@ -246,14 +311,15 @@ def finish_rows(
         value = tl.load(kept.few + row * size + place, mask=is_node & (place < inside), other=0.0)
         value = tl.where((place < inside) & ~is_one, value, float("nan"))
         if (inside > size) & (not is_one):
-            least = tl.min(_field(partials, SEEN_LEAST, chunks, end, CHUNK_LANES), 0).to(COMPUTE)
-            most = tl.max(_field(partials, SEEN_MOST, chunks, -end, CHUNK_LANES), 0).to(COMPUTE)
             sample = load_sample(kept, row, size, SIZE_LANES, COMPUTE)
             low_finite = tl.maximum(low.to(COMPUTE), -largest_finite(COMPUTE))
             bins = bins_of(sample, low_finite, high.to(COMPUTE), BINS, COMPUTE)
             own = kept.bins + row * BINS
             _accumulate(own, BINS)
-            value = _quantiles(bins, own, inside, least, most, size, BINS, SIZE_LANES, COMPUTE)
+            value = _quantiles(
+                *(bins, own, inside, least.to(COMPUTE), most.to(COMPUTE), size),
+                *(BINS, SIZE_LANES, COMPUTE),
+            )
             tl.debug_barrier()
         tl.store(nodes + row * size + place, value.to(nodes.dtype.element_ty), mask=is_node)
         tl.store(kept.cursor + row, 0)

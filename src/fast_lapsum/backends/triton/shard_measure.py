@@ -28,6 +28,10 @@ SEEN_TO_HIGH = tl.constexpr(24)  # sum e^{-(high - r)/t} of scores inside
 SEEN_BELOW_NEAREST = tl.constexpr(25)
 SEEN_BELOW_SUM = tl.constexpr(26)
 FIELDS = tl.constexpr(32)
+#: Parts of a list that are loaded at a time.
+BATCH = tl.constexpr(8)
+#: Sums relative to a band's end have all digits if the nearest score weighs so much there.
+NEAR = tl.constexpr(2.0**-8)
 #: Mass that is farther away than that, 3 temperatures on the average, is added up in float64.
 FAR = tl.constexpr(4.328085122666891)
 
@@ -128,6 +132,7 @@ def _is_far(sample, low, high, inverse):
 def _entries(
     chunk,
     part,
+    parts,
     count,
     is_listed,
     kept_low,
@@ -137,20 +142,50 @@ def _entries(
     LANES: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
-    """A part of a chunk's scores in the band that was read, [LANES], and NaN: listed, or read."""
+    """A part of a chunk's scores in the band that was read, [LANES], and NaN: listed, or read.
+
+    There are so many ``parts``, and NaN behind them.
+    """
     lane = tl.arange(0, LANES)
     if is_listed:
-        is_entry = part < count
-        x = tl.load(chunk.lists + (part * LANES + lane), mask=is_entry, other=0.0)
-        x = tl.where(is_entry, x, float("nan"))
+        # NaN by the load itself: nothing waits for one before the next is on its way.
+        place = chunk.lists + (part * LANES + lane)
+        x = tl.load(place, mask=part < count, other=float("nan"))
     else:
         tile = (tl.zeros((), tl.int64) + chunk.chunk) + part // READ * chunk.chunks
         index = tile * (READ * LANES) + (part % READ * LANES + lane)
         x = scores_at(
-            *(chunk.call, chunk.outer, chunk.inner, index, index < chunk.call.n),
+            *(chunk.call, chunk.outer, chunk.inner, index, (index < chunk.call.n) & (part < parts)),
             *(LARGEST, COMPUTE),
         )
         x = tl.where((x >= kept_low) & (x < kept_high), x, float("nan"))
+    return x
+
+
+@triton.jit
+def _batch(
+    chunk,
+    part,
+    parts,
+    count,
+    is_listed,
+    kept_low,
+    kept_high,
+    LARGEST: tl.constexpr,
+    READ: tl.constexpr,
+    LANES: tl.constexpr,
+    BATCH: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    """BATCH parts of a chunk's entries, NaN behind the last: memory is waited for once."""
+    x = ()
+    for i in tl.static_range(BATCH):
+        x = x + (  # type: ignore[assignment]
+            _entries(
+                *(chunk, part + i, parts, count, is_listed, kept_low, kept_high),
+                *(LARGEST, READ, LANES, COMPUTE),
+            ),
+        )
     return x
 
 
@@ -170,12 +205,17 @@ def _put_into_bins(
     """Count the listed scores of a band by bins: all of them, or those that the lists hold."""
     lane = tl.arange(0, LANES)
     listed = tl.minimum(count, DEPTH)
-    for part in range(tl.max(listed, 0)):
-        is_entry = part < listed
-        x = tl.load(chunk.lists + (part * LANES + lane), mask=is_entry, other=0.0)
-        number = tl.maximum((order_of(x) - bins.first) >> bins.shift, 0)
-        place = kept.bins + row * BINS + tl.minimum(number, BINS - 1)
-        tl.atomic_add(place, 1, mask=is_entry & (x >= low) & (x < high), sem="relaxed")
+    for first in range(0, tl.max(listed, 0), BATCH):
+        x = ()
+        for i in tl.static_range(BATCH):
+            place = chunk.lists + ((first + i) * LANES + lane)
+            one = tl.load(place, mask=first + i < listed, other=float("nan"))
+            x = x + (one,)  # type: ignore[assignment]
+        for i in tl.static_range(BATCH):
+            is_inside = (x[i] >= low) & (x[i] < high)
+            number = tl.maximum((order_of(x[i]) - bins.first) >> bins.shift, 0)
+            place = kept.bins + row * BINS + tl.minimum(number, BINS - 1)
+            tl.atomic_add(place, 1, mask=is_inside, sem="relaxed")
 
 
 @triton.jit
@@ -203,7 +243,8 @@ def _at_cuts(
     below = counts
     for part in range(parts):
         x = _entries(
-            *(chunk, part, count, is_listed, kept_low, kept_high, LARGEST, READ, LANES, COMPUTE)
+            *(chunk, part, parts, count, is_listed, kept_low, kept_high, LARGEST, READ, LANES),
+            COMPUTE,
         )
         for pivot in range(3, pivot_count):
             at = tl.load(pivots + pivot).to(COMPUTE)
@@ -253,42 +294,66 @@ def _look(
     own = (tiles - chunk.chunk + (chunk.chunks - 1)) // chunk.chunks
     parts = tl.where(is_listed, deepest, own * READ)
     parts = tl.where(is_one, 0, parts)  # scores that are all one number need no list
+    # Few enough scores of wide numbers at a time leave room for all that is added up.
+    SEVERAL: tl.constexpr = BATCH if inverse.dtype == tl.float32 else 2
     none = tl.zeros((LANES,), tl.int32)
     end = tl.full((LANES,), float("inf"), COMPUTE)
-    above, inside, equal, up, down, least, most = none, none, none, end, -end, end, -end
-    for part in range(parts):
-        x = _entries(
-            *(chunk, part, count, is_listed, kept_low, kept_high, LARGEST, READ, LANES, COMPUTE)
-        )
-        is_inside = (x >= low) & (x < high)
-        above += (x >= high).to(tl.int32)
-        inside += is_inside.to(tl.int32)
-        equal += (x == low).to(tl.int32)
-        up = tl.minimum(up, tl.where(x >= high, x, float("inf")))
-        down = tl.maximum(down, tl.where(x < low, x, float("-inf")))
-        least = tl.minimum(least, tl.where(is_inside, x, float("inf")))
-        most = tl.maximum(most, tl.where(is_inside, x, float("-inf")))
-    near_above, near_below = tl.min(up, 0), tl.max(down, 0)
-    number = count_of(inside)
-    is_few = number <= size
     nothing = tl.zeros((LANES,), tl.float64)
+    above, inside, equal, up, down, least, most = none, none, none, end, -end, end, -end
     sum_above, sum_below, from_low, to_high = nothing, nothing, nothing, nothing
-    for part in range(parts):
-        x = _entries(
-            *(chunk, part, count, is_listed, kept_low, kept_high, LARGEST, READ, LANES, COMPUTE)
+    for part in range(0, parts, SEVERAL):
+        r = _batch(
+            *(chunk, part, parts, count, is_listed, kept_low, kept_high),
+            *(LARGEST, READ, LANES, SEVERAL, COMPUTE),
         )
-        is_above, is_below, is_inside = x >= high, x < low, (x >= low) & (x < high)
-        anchor = tl.where(is_above, near_above, tl.where(is_below, near_below, after))
-        e = decay(x, anchor, inverse).to(tl.float64)
-        sum_above += tl.where(is_above, e, 0.0)
-        sum_below += tl.where(is_below, e, 0.0)
-        from_low += tl.where(is_inside & (x > low), e, 0.0)
-        to_high += tl.where(is_inside, decay(x, high, inverse).to(tl.float64), 0.0)
-        if is_few & (number > 0):
-            taken = is_inside & (lane >= 0)
-            slot = tl.atomic_add(kept.cursor + row + 0 * lane, 1, mask=taken, sem="relaxed")
-            place = kept.few + row * size + slot
-            tl.store(place, x, mask=taken & (slot < size))
+        for i in tl.static_range(SEVERAL):
+            x = r[i]
+            is_above, is_below, is_inside = x >= high, x < low, (x >= low) & (x < high)
+            above += is_above.to(tl.int32)
+            inside += is_inside.to(tl.int32)
+            equal += (x == low).to(tl.int32)
+            up = tl.minimum(up, tl.where(is_above, x, float("inf")))
+            down = tl.maximum(down, tl.where(is_below, x, float("-inf")))
+            least = tl.minimum(least, tl.where(is_inside, x, float("inf")))
+            most = tl.maximum(most, tl.where(is_inside, x, float("-inf")))
+            from_high = decay(x, high, inverse).to(tl.float64)
+            e = decay(x, tl.where(is_below, low, after), inverse).to(tl.float64)
+            sum_above += tl.where(is_above, from_high, 0.0)
+            to_high += tl.where(is_inside, from_high, 0.0)
+            sum_below += tl.where(is_below, e, 0.0)
+            from_low += tl.where(is_inside & (x > low), e, 0.0)
+    near_above, near_below = tl.min(up, 0), tl.max(down, 0)
+    # Sums are relative to the band's ends, unless the nearest scores are so far that digits are
+    # lost: then relative to those, which are known by now.
+    up_gap = tl.where(near_above < float("inf"), decay(near_above, high, inverse), 1.0)
+    down_gap = tl.where(near_below > float("-inf"), decay(near_below, low, inverse), 1.0)
+    if (up_gap >= NEAR) & (down_gap >= NEAR):
+        near_above = tl.where(near_above < float("inf"), high, near_above)
+        near_below = tl.where(near_below > float("-inf"), low, near_below)
+    else:
+        sum_above, sum_below = nothing, nothing
+        for part in range(parts):
+            x = _entries(
+                *(chunk, part, parts, count, is_listed, kept_low, kept_high, LARGEST, READ, LANES),
+                COMPUTE,
+            )
+            is_above, is_below = x >= high, x < low
+            e = decay(x, tl.where(is_above, near_above, near_below), inverse).to(tl.float64)
+            sum_above += tl.where(is_above, e, 0.0)
+            sum_below += tl.where(is_below, e, 0.0)
+    number = count_of(inside)
+    if (number > 0) & (number <= size):
+        for part in range(0, parts, SEVERAL):
+            r = _batch(
+                *(chunk, part, parts, count, is_listed, kept_low, kept_high),
+                *(LARGEST, READ, LANES, SEVERAL, COMPUTE),
+            )
+            for i in tl.static_range(SEVERAL):
+                x = r[i]
+                taken = (x >= low) & (x < high)
+                slot = tl.atomic_add(kept.cursor + row + 0 * lane, 1, mask=taken, sem="relaxed")
+                place = kept.few + row * size + slot
+                tl.store(place, x, mask=taken & (slot < size))
     to = chunk.partial
     tl.store(to + SEEN_ABOVE, count_of(above))
     tl.store(to + SEEN_ABOVE_NEAREST, near_above.to(tl.float64))
@@ -393,8 +458,9 @@ def measure_chunks(
             # A band of one number needs no lists.
             keeps, reads = high > after, is_far
             if not is_far:
+                has_left_out = tl.max((sample == float("-inf")).to(tl.int32), 0) > 0
                 reads = read_quickly(
-                    *(chunk, low, high, inverse, keeps, counts_only),
+                    *(chunk, low, high, inverse, keeps, counts_only, has_left_out),
                     *(LARGEST, READ, LANES, DEPTH, COMPUTE),
                 )
             if reads:

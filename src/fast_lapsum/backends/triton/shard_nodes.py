@@ -51,7 +51,14 @@ def number_of(messages, rank, row, column):
 
 
 @triton.jit
-def nodes_of(
+def counts_of(messages, row, rank, is_rank, IS_SAMPLE: tl.constexpr):
+    """For how many scores the nodes of ranks stand, float64."""
+    COLUMN: tl.constexpr = LENGTH if IS_SAMPLE else INSIDE_COUNT
+    return tl.load(number_of(messages, rank, row, COLUMN), mask=is_rank, other=0.0)
+
+
+@triton.jit
+def said(
     messages,
     search,
     row,
@@ -59,33 +66,96 @@ def nodes_of(
     rank,
     number,
     is_node,
+    count,
     IS_SAMPLE: tl.constexpr,
     NAME: tl.constexpr,
 ):
-    """Nodes and their weights, float64: how many scores each stands for, 0 where there is none."""
+    """Nodes as they are compared, which of them have a weight, and the band where it is one number.
+
+    A float64 takes twice as long to compare, so other numbers stay what they are.
+    """
     place = messages.nodes + rank * messages.nodes_stride + row * messages.size + number
     value = tl.load(place, mask=is_node, other=float("nan"))
     if NAME != "float64":
         value = value.to(tl.float32)
-    value = value.to(tl.float64)
-    size = messages.size
+    is_one = row < 0
     if IS_SAMPLE:
-        at = number_of(messages, rank, row, LENGTH) + 0 * number
-        count = tl.load(at, mask=is_node, other=0.0)
-        weight = count / tl.minimum(tl.maximum(count, 1.0), size)
-        weight = tl.where(tl.abs(value) < float("inf"), weight, 0.0)
+        is_real = tl.abs(value) < float("inf")
     else:
-        at = number_of(messages, rank, row, INSIDE_COUNT) + 0 * number
-        count = tl.load(at, mask=is_node, other=0.0)
         low = tl.load(search.state + 2 * rows + row)
         is_one = tl.load(search.state + 3 * rows + row) <= next_number(low, NAME)
-        weight = count / tl.minimum(tl.maximum(count, 1.0), size)
-        weight = tl.where(value == value, weight, 0.0)
         # Scores that are all equal need no list: the first node stands for them.
-        weight = tl.where(is_one, tl.where(number == 0, count, 0.0), weight)
-        value = tl.where(is_one, low, value)
-    weight = tl.where(is_node, weight, 0.0)
-    return tl.where(is_node, value, float("nan")), weight
+        is_real = tl.where(is_one, number == 0, value == value)
+        value = tl.where(is_one, low.to(value.dtype), value)
+    return value, is_real & is_node & (count > 0), is_one
+
+
+@triton.jit
+def per_node(count, size):
+    """How many scores one of ``size`` nodes stands for: for itself alone where they are few."""
+    return tl.maximum(count / size, tl.minimum(count, 1.0))
+
+
+@triton.jit
+def _place_nodes(
+    messages,
+    search,
+    row,
+    rows,
+    first,
+    IS_SAMPLE: tl.constexpr,
+    NAME: tl.constexpr,
+    OWN: tl.constexpr,
+    OTHERS: tl.constexpr,
+):
+    """Put OWN nodes of a row, from the ``first`` on, to their places among all."""
+    count = messages.ranks * messages.size
+    own = first + tl.arange(0, OWN)
+    rank = (own // messages.size).to(tl.int64)
+    scores = counts_of(messages, row, rank, own < count, IS_SAMPLE)
+    value, is_real, is_one = said(
+        *(messages, search, row, rows, rank, own % messages.size, own < count, scores),
+        *(IS_SAMPLE, NAME),
+    )
+    weight = tl.where(is_one, scores, per_node(scores, messages.size))
+    value = tl.where(is_real, value, float("-inf"))
+    before = tl.zeros((OWN, OTHERS), tl.int32)
+    for start in range(0, count, OTHERS):
+        other = start + tl.arange(0, OTHERS)
+        is_other = other < count
+        its_rank = (other // messages.size).to(tl.int64)
+        its_count = counts_of(messages, row, its_rank, is_other, IS_SAMPLE)
+        one, is_one_real, _ = said(
+            *(messages, search, row, rows, its_rank, other % messages.size, is_other),
+            *(its_count, IS_SAMPLE, NAME),
+        )
+        one = tl.where(is_one_real, one, float("-inf"))
+        one = tl.where(is_other, one, float("nan"))[None, :]  # before nothing
+        is_earlier = other[None, :] < own[:, None]
+        is_before = (one > value[:, None]) | ((one == value[:, None]) & is_earlier)
+        before += is_before.to(tl.int32)
+    to = search.nodes + row * count + tl.sum(before, 1)
+    step = (tl.zeros((), tl.int64) + rows) * count
+    tl.store(to, value.to(tl.float64), mask=own < count)
+    tl.store(to + step, tl.where(is_real, weight, 0.0), mask=own < count)
+
+
+@triton.jit
+def place_all(
+    messages,
+    search,
+    row,
+    rows,
+    IS_SAMPLE: tl.constexpr,
+    NAME: tl.constexpr,
+    OWN: tl.constexpr,
+    OTHERS: tl.constexpr,
+):
+    """The same of all nodes, where that is one program's: OWN is 0 where it was done before."""
+    if OWN > 0:
+        for first in range(0, messages.ranks * messages.size, OWN):
+            _place_nodes(messages, search, row, rows, first, IS_SAMPLE, NAME, OWN, OTHERS)
+        tl.debug_barrier()
 
 
 @triton.jit(do_not_specialize=["rows", "blocks"])
@@ -99,35 +169,11 @@ def order_nodes(
     OWN: tl.constexpr,
     OTHERS: tl.constexpr,
 ):
-    """Put OWN nodes of a row to their places among all."""
+    """The same of all rows that are open, by one program for OWN nodes each."""
     row = (tl.program_id(0) // blocks).to(tl.int64)
     is_open = row >= 0
     if not IS_SAMPLE:
         is_open = tl.load(search.is_open + row) != 0
     if is_open:
-        count = messages.ranks * messages.size
-        own = (tl.program_id(0) % blocks) * OWN + tl.arange(0, OWN)
-        value, weight = nodes_of(
-            *(messages, search, row, rows, (own // messages.size).to(tl.int64)),
-            *(own % messages.size, own < count, IS_SAMPLE, NAME),
-        )
-        value = tl.where(weight > 0, value, float("-inf"))
-        # Compared as what they are: a float64 takes twice as long.
-        COMPARED: tl.constexpr = tl.float64 if NAME == "float64" else tl.float32
-        own_value = value.to(COMPARED)[:, None]
-        place = tl.zeros((OWN,), tl.int32)
-        for start in range(0, count, OTHERS):
-            other = start + tl.arange(0, OTHERS)
-            one, one_weight = nodes_of(
-                *(messages, search, row, rows, (other // messages.size).to(tl.int64)),
-                *(other % messages.size, other < count, IS_SAMPLE, NAME),
-            )
-            one = tl.where(one_weight > 0, one, float("-inf")).to(COMPARED)[None, :]
-            is_before = one > own_value
-            is_earlier = (one == own_value) & (other[None, :] < own[:, None])
-            is_before = (is_before | is_earlier) & (other < count)[None, :]
-            place += tl.sum(is_before.to(tl.int32), 1)
-        to = search.nodes + row * count + place
-        step = (tl.zeros((), tl.int64) + rows) * count
-        tl.store(to, value, mask=own < count)
-        tl.store(to + step, weight, mask=own < count)
+        first = (tl.program_id(0) % blocks) * OWN
+        _place_nodes(messages, search, row, rows, first, IS_SAMPLE, NAME, OWN, OTHERS)

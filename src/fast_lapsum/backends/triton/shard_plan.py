@@ -17,7 +17,7 @@ SHORT = 8192
 #: A thread's list holds so many scores at least, and beyond that one in so many that it reads.
 LEAST_DEPTH, LISTED = 8, 32
 #: Scores of a random part of a row are sorted to say where its threshold is; so many at most.
-LEAST_SAMPLE, MOST_SAMPLE = 1024, 65536
+LEAST_SAMPLE, MOST_SAMPLE = 1024, 16384
 #: Bins of a band by which its quantiles are found: of about a hundred scores each in long rows.
 LEAST_BINS, BINS = 64, 4096
 #: From this measurement on the cuts of the bracket are measured: what ends a search whatever the

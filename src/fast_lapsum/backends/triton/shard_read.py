@@ -86,20 +86,20 @@ def scores_at(call, outer, inner, index, inside, LARGEST: tl.constexpr, COMPUTE:
 @triton.jit
 def _tile_scores(
     chunk,
-    tile,
+    turn,
     MASKED: tl.constexpr,
     LARGEST: tl.constexpr,
     READ: tl.constexpr,
     LANES: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
-    """The scores of a tile, READ of each thread; all of them exist unless it is MASKED.
+    """The scores of a chunk's tile, READ of each thread; all of them exist unless it is MASKED.
 
     From tile to tile threads take other places, or scores with a period would all be in the lists
     of a few of them.
     """
-    start = (tl.zeros((), tl.int64) + tile) * (READ * LANES)
-    first = start + (tl.arange(0, LANES) + tile // chunk.chunks * TURN) % LANES
+    tile = (tl.zeros((), tl.int64) + chunk.chunk) + turn * chunk.chunks
+    first = tile * (READ * LANES) + (tl.arange(0, LANES) + turn * TURN) % LANES
     r = ()
     for i in tl.static_range(READ):
         index = first + i * LANES
@@ -125,7 +125,7 @@ def decay(near, far, inverse):
 
 
 @triton.jit
-def _moved(total, near, nearer, inverse):
+def moved(total, near, nearer, inverse):
     """A sum relative to a nearer score; without a score before there is nothing in it."""
     is_moved = tl.abs(near) < float("inf")
     return tl.where(is_moved, total * decay(nearer, near, inverse).to(tl.float64), 0.0)
@@ -134,7 +134,7 @@ def _moved(total, near, nearer, inverse):
 @triton.jit
 def _read_tile(
     chunk,
-    tile,
+    turn,
     low,
     high,
     inverse,
@@ -148,7 +148,7 @@ def _read_tile(
 ):
     """What was seen, with one more tile."""
     lane = tl.arange(0, LANES)
-    r = _tile_scores(chunk, tile, True, LARGEST, READ, LANES, COMPUTE)
+    r = _tile_scores(chunk, turn, True, LARGEST, READ, LANES, COMPUTE)
     nans, infinite, above, below, inside, lowest, highest, up, down, sum_above, sum_below = seen
     near_above = up
     near_below = down
@@ -177,8 +177,8 @@ def _read_tile(
         is_kept = is_inside & (inside < DEPTH) & keeps
         tl.store(chunk.lists + (inside * LANES + lane), x, mask=is_kept)
         inside += is_inside.to(tl.int32)
-    sum_above = _moved(sum_above, near_above, up, inverse) + of_above.to(tl.float64)
-    sum_below = _moved(sum_below, near_below, down, inverse) + of_below.to(tl.float64)
+    sum_above = moved(sum_above, near_above, up, inverse) + of_above.to(tl.float64)
+    sum_below = moved(sum_below, near_below, down, inverse) + of_below.to(tl.float64)
     return Seen(
         *(nans, infinite, above, below, inside, lowest, highest, up, down, sum_above, sum_below)
     )
@@ -199,21 +199,26 @@ class Quick(NamedTuple):
 @triton.jit
 def _quick_tile(
     chunk,
-    tile,
+    turn,
     low,
     high,
     inverse,
     quick,
-    keeps,
+    room,
     MASKED: tl.constexpr,
+    COUNTED: tl.constexpr,
     LARGEST: tl.constexpr,
     READ: tl.constexpr,
     LANES: tl.constexpr,
     DEPTH: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
-    """What was seen, with one more tile, of which all scores exist unless it is MASKED."""
-    r = _tile_scores(chunk, tile, MASKED, LARGEST, READ, LANES, COMPUTE)
+    """What was seen, with one more tile, of which all scores exist unless it is MASKED.
+
+    There is room in the lists before the place ``room``. Scores that are left out are not COUNTED
+    where there seem to be none: what is done with each score is what a reading takes.
+    """
+    r = _tile_scores(chunk, turn, MASKED, LARGEST, READ, LANES, COMPUTE)
     above, left_out, place, lowest, highest, sum_above, sum_below = quick
     of_above = tl.zeros((LANES,), COMPUTE)
     of_below = of_above
@@ -221,16 +226,19 @@ def _quick_tile(
         x = r[i]
         is_above = x >= high
         is_below = ~(x >= low)  # so is NaN, which then makes the sum NaN
-        is_out = x == float("-inf")
         e = tl.exp2(tl.maximum(low - x, x - high) * -inverse)
         of_above += tl.where(is_above, e, 0.0)
         of_below += tl.where(is_below, e, 0.0)
         above += is_above.to(tl.int32)
-        left_out += is_out.to(tl.int32)
-        lowest = tl.minimum(lowest, tl.where(is_out, float("inf"), x))
+        if COUNTED:
+            is_out = x == float("-inf")
+            left_out += is_out.to(tl.int32)
+            lowest = tl.minimum(lowest, tl.where(is_out, float("inf"), x))
+        else:
+            lowest = tl.minimum(lowest, x)
         highest = tl.maximum(highest, x)
         is_inside = ~(is_above | is_below)
-        tl.store(chunk.lists + place, x, mask=is_inside & keeps & (place < DEPTH * LANES))
+        tl.store(chunk.lists + place, x, mask=is_inside & (place < room))
         place += tl.where(is_inside, LANES, 0)
     sum_above += of_above.to(tl.float64)
     sum_below += of_below.to(tl.float64)
@@ -245,6 +253,7 @@ def read_quickly(
     inverse,
     keeps,
     counts_only,
+    has_left_out,
     LARGEST: tl.constexpr,
     READ: tl.constexpr,
     LANES: tl.constexpr,
@@ -253,8 +262,46 @@ def read_quickly(
 ):
     """Read a chunk as :func:`read_chunk` does; returned is whether that has to do it again.
 
-    Not so because of its sums where a row is searched by ``counts_only``.
+    Not so because of its sums where a row is searched by ``counts_only``. Those that are left out
+    are counted if the sample ``has_left_out`` some, or if they are met.
     """
+    reads = has_left_out
+    if chunk.call.mask is None:
+        if not has_left_out:
+            reads, has_left_out = _read_quickly(
+                *(chunk, low, high, inverse, keeps, counts_only),
+                *(False, LARGEST, READ, LANES, DEPTH, COMPUTE),
+            )
+            tl.debug_barrier()
+        if has_left_out:
+            reads, _ = _read_quickly(
+                *(chunk, low, high, inverse, keeps, counts_only),
+                *(True, LARGEST, READ, LANES, DEPTH, COMPUTE),
+            )
+    else:
+        reads, _ = _read_quickly(
+            *(chunk, low, high, inverse, keeps, counts_only),
+            *(True, LARGEST, READ, LANES, DEPTH, COMPUTE),
+        )
+    return reads
+
+
+@triton.jit
+def _read_quickly(
+    chunk,
+    low,
+    high,
+    inverse,
+    keeps,
+    counts_only,
+    COUNTED: tl.constexpr,
+    LARGEST: tl.constexpr,
+    READ: tl.constexpr,
+    LANES: tl.constexpr,
+    DEPTH: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    """The same, and whether scores are left out that were not COUNTED."""
     lane = tl.arange(0, LANES)
     none = tl.zeros((LANES,), tl.int32)
     end = tl.full((LANES,), float("inf"), COMPUTE)
@@ -263,15 +310,18 @@ def read_quickly(
     n = tl.zeros((), tl.int64) + chunk.call.n
     whole = (n // (READ * LANES)).to(tl.int32)
     tiles = ((n + (READ * LANES - 1)) // (READ * LANES)).to(tl.int32)
-    for tile in range(chunk.chunk, whole, chunk.chunks):
+    room = tl.where(keeps, DEPTH * LANES, 0)
+    turns = (whole - chunk.chunk + (chunk.chunks - 1)) // chunk.chunks
+    for turn in range(turns):
         quick = _quick_tile(
-            *(chunk, tile, low, high, inverse, quick, keeps),
-            *(False, LARGEST, READ, LANES, DEPTH, COMPUTE),
+            *(chunk, turn, low, high, inverse, quick, room),
+            *(False, COUNTED, LARGEST, READ, LANES, DEPTH, COMPUTE),
         )
+    has_left_out = tl.min(quick.lowest, 0) == float("-inf")
     if (whole < tiles) & (whole % chunk.chunks == chunk.chunk):
         quick = _quick_tile(
-            *(chunk, whole, low, high, inverse, quick, keeps),
-            *(True, LARGEST, READ, LANES, DEPTH, COMPUTE),
+            *(chunk, turns, low, high, inverse, quick, room),
+            *(True, True, LARGEST, READ, LANES, DEPTH, COMPUTE),
         )
     count = (quick.place - lane) // LANES
     tl.store(chunk.counts + lane, count)
@@ -296,13 +346,13 @@ def read_quickly(
     tl.store(to + INSIDE, inside)
     tl.store(to + BELOW_NEAREST, tl.where(below > 0, low, float("-inf")).to(tl.float64))
     tl.store(to + BELOW_SUM, sum_below)
-    return ~is_sound
+    return ~is_sound, has_left_out
 
 
 @triton.jit
 def nearest_sum(nearest, sums, best, inverse):
     """Sums [...], each relative to its own nearest score, as one relative to the best of those."""
-    return tl.sum(_moved(sums, nearest, best, inverse), 0)
+    return tl.sum(moved(sums, nearest, best, inverse), 0)
 
 
 @triton.jit
@@ -333,9 +383,10 @@ def read_chunk(
     nothing = tl.zeros((LANES,), tl.float64)
     seen = Seen(none, none, none, none, none, end, -end, end, -end, nothing, nothing)
     tiles = (tl.zeros((), tl.int64) + chunk.call.n + (READ * LANES - 1)) // (READ * LANES)
-    for tile in range(chunk.chunk, tiles.to(tl.int32), chunk.chunks):
+    turns = (tiles.to(tl.int32) - chunk.chunk + (chunk.chunks - 1)) // chunk.chunks
+    for turn in range(turns):
         seen = _read_tile(
-            *(chunk, tile, low, high, inverse, seen, keeps),
+            *(chunk, turn, low, high, inverse, seen, keeps),
             *(LARGEST, READ, LANES, DEPTH, COMPUTE),
         )
     tl.store(chunk.counts + tl.arange(0, LANES), seen.inside)

@@ -27,8 +27,8 @@ from .step_launch import launch_steps
 from .steps import Step
 from .views import Call, Rows
 
-#: Scores of a sample that a program reads.
-_SAMPLED = 512
+#: Scores of a sample that a program reads, and that one finds the places of.
+_SAMPLED, _PLACED = 1024, 64
 
 
 class Shard:
@@ -58,21 +58,27 @@ class Shard:
         drawn = sample_size(self.length, size)
         message, numbers, self.nodes = self._message(HEADER, self.rows * size)
         self.nodes = found = self.nodes.view(self.rows, size)
-        if drawn > size:
-            found = self.scores.new_empty((self.rows, drawn))
+        is_sorted = drawn > size
+        blocks = -(-max(drawn, size) // _SAMPLED)
+        if is_sorted:
+            wide = self.kept_dtype == torch.float64
+            order = torch.int64 if wide else torch.int32
+            found = self.scores.new_empty((self.rows, blocks * _SAMPLED), dtype=order)
         width = found.shape[-1]
         kind = DTYPES[self.scores.dtype] + (0 if self.largest else SMALLEST)
-        constants = {"LARGEST": self.largest, "LANES": _SAMPLED, "COMPUTE": self._compute}
+        constants = {"LARGEST": self.largest, "SORTED": is_sorted, "LANES": _SAMPLED}
+        constants |= {"COMPUTE": self._compute}
         with on_device(self.scores):
             for call, row_count, first in self._calls():
-                programs = row_count * -(-width // _SAMPLED)
-                step = Step(sample_rows, programs, (), constants, {"num_warps": 4})
+                step = Step(sample_rows, row_count * blocks, (), constants, {"num_warps": 8})
                 told = (found[first:], numbers, drawn, width, kind, self.rows)
                 self._launch(step, call, row_count, *told)
-            if drawn > size:
-                found = found.sort(-1, descending=True).values
-                step = Step(pick_nodes, self.rows, (), {"LANES": vector(size)}, {"num_warps": 4})
-                self._launch(step, found, self.nodes, drawn, size)
+            if is_sorted:
+                own = {"OWN": _PLACED, "LANES": _SAMPLED, "BLOCK_LANES": vector(blocks)}
+                own |= {"COMPUTE": self._compute}
+                programs = self.rows * blocks * (_SAMPLED // _PLACED)
+                step = Step(pick_nodes, programs, (), own, {"num_warps": 4})
+                self._launch(step, found, self.nodes, drawn, size, blocks)
         return Sample(self.nodes, drawn, self.length, message)
 
     def measure(
@@ -108,7 +114,8 @@ class Shard:
                 step = Step(measure_chunks, row_count * plan.chunks, (), own | each, options)
                 self._launch(step, call, row_count, own_band, own_kept, *numbers)
             finish = each | {"CHUNK_LANES": vector(plan.chunks)}
-            step = Step(finish_rows, self.rows, (), finish, {"num_warps": 4, **alike})
+            warps = 8 if plan.chunks > 128 else 4
+            step = Step(finish_rows, self.rows, (), finish, {"num_warps": warps, **alike})
             self._launch(step, band, kept, columns, nodes, *numbers)
         self.measured += 1
         return Measured(columns, nodes, message)

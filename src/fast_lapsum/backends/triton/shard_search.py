@@ -13,7 +13,7 @@ import triton.language as tl
 
 from .numbers import HOTTEST, SATURATION, largest_finite, log_quotient, smallest_normal
 from .shard_curve import Curve, add_up, band_of, node_at, root_of
-from .shard_nodes import nodes_of, number_of
+from .shard_nodes import counts_of, number_of, per_node, place_all, said
 from .shard_order import cuts_of, next_number
 from .shard_read import decay
 
@@ -67,12 +67,45 @@ def _finite_or_zero(value):
 
 
 @triton.jit
-def _variation(value, asked):
-    """How much p of values can differ, wherever the threshold is: most for one amidst them."""
-    is_finite = tl.abs(value) < float("inf")
-    most = tl.max(tl.where(is_finite, value, float("-inf")), 0)
-    least = tl.min(tl.where(is_finite, value, float("inf")), 0)
-    width = tl.where(most >= least, most / 2 - least / 2, 0.0)
+def _of_all(
+    messages,
+    search,
+    row,
+    rows,
+    first,
+    SHAPE: tl.constexpr,
+    IS_SAMPLE: tl.constexpr,
+    NAME: tl.constexpr,
+):
+    """Some ranks from the ``first`` on, [RANKS]: number, which exist, how many scores each has.
+
+    And their nodes, which of them have a weight, [RANKS, SIZE_LANES], and whether all scores are
+    one number. SHAPE is both. What is said of several ranks at a time is waited for once.
+    """
+    rank = (tl.zeros((), tl.int64) + first) + tl.arange(0, SHAPE[0])
+    is_rank = rank < messages.ranks
+    count = counts_of(messages, row, rank, is_rank, IS_SAMPLE)
+    number = tl.arange(0, SHAPE[1])[None, :]
+    is_node = is_rank[:, None] & (number < messages.size)
+    value, is_real, is_one = said(
+        *(messages, search, row, rows, rank[:, None], number, is_node, count[:, None]),
+        *(IS_SAMPLE, NAME),
+    )
+    return rank, is_rank, count, value, is_real, is_one
+
+
+@triton.jit
+def _ends_of(value, is_real):
+    """The least and the greatest of the nodes of each rank, float64."""
+    least = tl.min(tl.where(is_real, value, float("inf")), 1)
+    most = tl.max(tl.where(is_real, value, float("-inf")), 1)
+    return least.to(tl.float64), most.to(tl.float64)
+
+
+@triton.jit
+def _variation(least, most, asked):
+    """How much p of values between two can differ: most for a threshold amidst them."""
+    width = tl.where(most >= least, most * 0.5 - least * 0.5, 0.0)
     return tl.where(asked.is_hard, 1.0, 1 - tl.exp2(-width * asked.inverse))
 
 
@@ -124,9 +157,12 @@ def begin_rows(
     search,
     rows,
     cuts,
+    RANKS: tl.constexpr,
     SIZE_LANES: tl.constexpr,
     CUT_LANES: tl.constexpr,
     BLOCK: tl.constexpr,
+    OWN: tl.constexpr,
+    OTHERS: tl.constexpr,
     NAME: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
@@ -135,52 +171,50 @@ def begin_rows(
     asked = _asked(search, row, COMPUTE)
     unknown = tl.full((), float("nan"), tl.float64)
     _store_solved(search, row, rows, unknown, unknown, unknown, unknown, unknown, unknown, unknown)
-    number = tl.arange(0, SIZE_LANES)
-    is_node = number < messages.size
     nothing = tl.zeros((), tl.float64)
     infinite, margin = nothing, nothing
     most, least = nothing - float("inf"), nothing + float("inf")
-    for rank in range(messages.ranks):
-        rank_number = tl.zeros((), tl.int64) + rank
-        tl.store(search.ties + rank_number * rows + row, nothing)
-        length = tl.load(number_of(messages, rank_number, row, LENGTH))
-        value, weight = nodes_of(
-            messages, search, row, rows, rank_number, number, is_node, True, NAME
+    for first in range(0, messages.ranks, RANKS):
+        rank, is_rank, length, value, is_real, _ = _of_all(
+            messages, search, row, rows, first, (RANKS, SIZE_LANES), True, NAME
         )
-        per_node = length / tl.minimum(tl.maximum(length, 1.0), messages.size)
-        is_infinite = (value == float("inf")).to(tl.int32)
-        infinite += per_node * tl.sum(is_infinite, 0).to(tl.float64)
-        most = tl.maximum(most, tl.max(tl.where(weight > 0, value, float("-inf")), 0))
-        least = tl.minimum(least, tl.min(tl.where(weight > 0, value, float("inf")), 0))
+        tl.store(search.ties + rank * rows + row, 0.0 * length, mask=is_rank)
+        is_infinite = tl.sum((value == float("inf")).to(tl.int32), 1).to(tl.float64)
+        each = per_node(length, messages.size)
+        infinite += tl.sum(each * is_infinite, 0)
+        low, high = _ends_of(value, is_real)
+        most, least = tl.maximum(most, tl.max(high, 0)), tl.minimum(least, tl.min(low, 0))
         # The scores between two quantiles may be anywhere there.
-        between = tl.where(length > messages.size, length / messages.size, 0.0)
-        margin += between * _variation(value, asked)
+        between = tl.where(length > messages.size, each, 0.0)
+        margin += tl.sum(between * _variation(low, high, asked), 0)
     most, least = _finite_or_zero(most), _finite_or_zero(least)
     count = messages.ranks * messages.size
     excess = infinite - asked.target
     curve = _curve(search, row, rows, count, most, nothing, least, nothing, excess)
+    place_all(messages, search, row, rows, True, NAME, OWN, OTHERS)
     under = add_up(curve, asked.inverse, BLOCK)
     hi, lo = root_of(curve, under, asked.scale, asked.inverse)
     # Quantiles of a random part are off by that part's deviation, too.
     deviation = nothing
-    for rank in range(messages.ranks):
-        rank_number = tl.zeros((), tl.int64) + rank
-        length = tl.load(number_of(messages, rank_number, row, LENGTH))
-        drawn = tl.load(number_of(messages, rank_number, row, DRAWN))
-        if drawn < length:
-            value, weight = nodes_of(
-                messages, search, row, rows, rank_number, number, is_node, True, NAME
-            )
-            v = ((value - hi) - lo) * asked.inverse
-            half = tl.exp2(-tl.abs(v)) / 2
-            p = tl.where(v > 0, 1 - half, half)
-            p = tl.where(asked.is_hard, tl.where(value > hi, 1.0, 0.0), p)
-            is_known = (weight > 0) & (p == p)
-            p = tl.where(is_known, p, 0.0)
-            known = tl.maximum(tl.sum(is_known.to(tl.int32), 0).to(tl.float64), 1.0)
-            mean = tl.sum(p, 0) / known
-            variance = tl.maximum(tl.sum(p * p, 0) / known - mean * mean, 0.0)
-            deviation += length * length / tl.maximum(drawn, 1.0) * (variance + 1 / length)
+    for first in range(0, messages.ranks, RANKS):
+        rank, is_rank, length, value, is_real, _ = _of_all(
+            messages, search, row, rows, first, (RANKS, SIZE_LANES), True, NAME
+        )
+        drawn = tl.load(number_of(messages, rank, row, DRAWN), mask=is_rank, other=0.0)
+        # An estimate: exponentials and sums of what the scores are computed in will do.
+        v = (((value - hi) - lo) * asked.inverse).to(COMPUTE)
+        half = tl.exp2(-tl.abs(v)) * 0.5
+        p = tl.where(v > 0, 1 - half, half)
+        p = tl.where(asked.is_hard, tl.where(value > hi, 1.0, 0.0), p)
+        is_known = is_real & (p == p)
+        p = tl.where(is_known, p, 0.0)
+        known = tl.maximum(tl.sum(is_known.to(tl.int32), 1).to(tl.float64), 1.0)
+        part = 1 / known
+        mean = tl.sum(p, 1).to(tl.float64) * part
+        variance = tl.maximum(tl.sum(p * p, 1).to(tl.float64) * part - mean * mean, 0.0)
+        variance += 1 / tl.maximum(length, 1.0)
+        own = length * length / tl.maximum(drawn, 1.0) * variance
+        deviation += tl.sum(tl.where(drawn < length, own, 0.0), 0)
     margin += tl.sqrt(deviation) * DEVIATIONS
     left, right = nothing - float("inf"), nothing + float("inf")
     low, high = band_of(curve, left, right, margin, asked.is_hard, NAME, BLOCK)
@@ -215,6 +249,7 @@ def _narrowed(
     cuts,
     remaining,
     asked,
+    RANKS: tl.constexpr,
     CUT_LANES: tl.constexpr,
     NAME: tl.constexpr,
 ):
@@ -224,12 +259,15 @@ def _narrowed(
     is_pivot = number < count
     counts = tl.zeros((CUT_LANES,), tl.float64)
     halves = counts
-    for rank in range(messages.ranks):
-        place = number_of(messages, tl.zeros((), tl.int64) + rank, row, COLUMNS) + number
-        counts += tl.load(place, mask=is_pivot, other=float("nan"))
-        halves += tl.load(place + count, mask=is_pivot, other=float("nan"))
+    for first in range(0, messages.ranks, RANKS):
+        rank = (tl.zeros((), tl.int64) + first) + tl.arange(0, RANKS)[:, None]
+        place = number_of(messages, rank, row, COLUMNS) + number[None, :]
+        is_said = (rank < messages.ranks) & is_pivot[None, :]
+        counts += tl.sum(tl.load(place, mask=is_said, other=0.0), 0)
+        halves += tl.sum(tl.load(place + count, mask=is_said, other=0.0), 0)
     # NaN where a rank does not know it.
     surplus = (counts - remaining) + tl.where(asked.is_hard, 0.0, halves)
+    surplus = tl.where(is_pivot, surplus, float("nan"))
     pivot = tl.load(search.pivots + row * count + number, mask=is_pivot, other=0.0)
     left = tl.max(tl.where(surplus >= 0, pivot, float("-inf")), 0)
     right = tl.min(tl.where(surplus < 0, pivot, float("inf")), 0)
@@ -248,6 +286,7 @@ def _hard_boundary(
     curve,
     asked,
     counted,
+    RANKS: tl.constexpr,
     SIZE_LANES: tl.constexpr,
     BLOCK: tl.constexpr,
     NAME: tl.constexpr,
@@ -271,16 +310,16 @@ def _hard_boundary(
         weight = tl.load(curve.weights + place, mask=is_node, other=0.0)
         value = tl.load(curve.scores + place, mask=is_node, other=0.0)
         over += tl.sum(tl.where(value > boundary, weight, 0.0), 0)
-    number = tl.arange(0, SIZE_LANES)
     tied = tl.zeros((), tl.float64)
-    for rank in range(messages.ranks):
-        value, weight = nodes_of(
-            *(messages, search, row, rows, tl.zeros((), tl.int64) + rank, number),
-            *(number < messages.size, False, NAME),
+    for first in range(0, messages.ranks, RANKS):
+        rank, is_rank, count, value, is_real, is_one = _of_all(
+            messages, search, row, rows, first, (RANKS, SIZE_LANES), False, NAME
         )
-        ties = tl.sum(tl.where(value == boundary, weight, 0.0), 0)
-        tl.store(search.ties + (tl.zeros((), tl.int64) + rank) * rows + row, ties)
-        tied += ties
+        is_tied = is_real & (value.to(tl.float64) == boundary)
+        each = tl.where(is_one, count, per_node(count, messages.size))
+        ties = tl.sum(is_tied.to(tl.int32), 1).to(tl.float64) * each
+        tl.store(search.ties + rank * rows + row, ties, mask=is_rank)
+        tied += tl.sum(ties, 0)
     return boundary, asked.budget - over, tl.maximum(tied, 1.0)
 
 
@@ -300,10 +339,13 @@ def advance_rows(
     search,
     rows,
     cuts,
+    RANKS: tl.constexpr,
     SIZE_LANES: tl.constexpr,
     CUT_LANES: tl.constexpr,
     RANK_LANES: tl.constexpr,
     BLOCK: tl.constexpr,
+    OWN: tl.constexpr,
+    OTHERS: tl.constexpr,
     NAME: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
@@ -324,7 +366,7 @@ def advance_rows(
         least, most = _finite_or_zero(least), _finite_or_zero(most)
         target_left = asked.target - infinite
         left, right = _narrowed(
-            messages, search, row, rows, cuts, target_left, asked, CUT_LANES, NAME
+            messages, search, row, rows, cuts, target_left, asked, RANKS, CUT_LANES, NAME
         )
         # Rows that counts and ends decide.
         budget, finite = asked.budget, valid - infinite
@@ -368,6 +410,7 @@ def advance_rows(
             count = messages.ranks * messages.size
             excess = counted - target_left
             curve = _curve(search, row, rows, count, above, above_sum, below, below_sum, excess)
+            place_all(messages, search, row, rows, False, NAME, OWN, OTHERS)
             under = add_up(curve, asked.inverse, BLOCK)
             is_one = high <= next_number(low, NAME)
             is_complete = (tl.max(inside, 0) <= messages.size) | is_one
@@ -376,7 +419,7 @@ def advance_rows(
                 if asked.is_hard:
                     hi, part, tied = _hard_boundary(
                         *(messages, search, row, rows, curve, asked, counted + infinite),
-                        *(SIZE_LANES, BLOCK, NAME),
+                        *(RANKS, SIZE_LANES, BLOCK, NAME),
                     )
                     lo = part / tied
                     log_share = log_quotient(part, tied, tl.float64)
@@ -392,16 +435,13 @@ def advance_rows(
             else:
                 # Scores for which others stand are between the first and the last of them.
                 margin = 0.0 * valid
-                number = tl.arange(0, SIZE_LANES)
-                for rank in range(messages.ranks):
-                    rank_number = tl.zeros((), tl.int64) + rank
-                    own = tl.load(number_of(messages, rank_number, row, INSIDE_COUNT))
-                    if own > messages.size:
-                        value, _ = nodes_of(
-                            *(messages, search, row, rows, rank_number, number),
-                            *(number < messages.size, False, NAME),
-                        )
-                        margin += own / messages.size * _variation(value, asked)
+                for first in range(0, messages.ranks, RANKS):
+                    _, _, own, value, is_real, _ = _of_all(
+                        messages, search, row, rows, first, (RANKS, SIZE_LANES), False, NAME
+                    )
+                    bottom, top = _ends_of(value, is_real)
+                    between = tl.where(own > messages.size, own / messages.size, 0.0)
+                    margin += tl.sum(between * _variation(bottom, top, asked), 0)
                 low, high = band_of(curve, left, right, margin, asked.is_hard, NAME, BLOCK)
                 _write_state(
                     search, row, rows, cuts, left, right, low, high, low <= high, CUT_LANES, NAME

@@ -1,6 +1,6 @@
-"""The steps between messages of a search for thresholds of rows over many ranks: two launches each.
+"""The steps between messages of a search for thresholds of rows over many ranks.
 
-See backends/torch/shard_steps.py, and shard_search.py for what is computed.
+One or two launches each. See backends/torch/shard_steps.py; shard_search.py has what is computed.
 """
 
 from __future__ import annotations
@@ -22,9 +22,14 @@ from .steps import Step
 
 #: Fields of Solved but the ties, in the order of shard_search.py.
 _FIELDS = ("hi", "lo", "log_share", "is_used_up", "wanted_ties", "valid_count", "has_nan")
-#: Nodes whose places a program counts, and those that it counts at a time; nodes that are added up
-#: at a time.
-_OWN, _OTHERS, _BLOCK = 32, 128, 1024
+#: Nodes whose places a program counts, so few that a large device has work for all of its cores;
+#: comparisons at a time; nodes that are added up at a time: each time is a wait for memory.
+_LEAST_OWN, _MOST_OWN, _PROGRAMS, _COMPARED = 16, 64, 512, 8192
+_LEAST_BLOCK, _BLOCK = 64, 4096
+#: Warps that add up as many; fewer nodes do not need as many.
+_WARPS = 16
+#: So many rows of so few nodes are ordered where they are added up.
+_MANY_ROWS, _FEW_NODES = 64, 1024
 #: Threads decide by sums that all have to the last bit: see config.TilePlan.may_fuse.
 _OPTIONS = {"enable_fp_fusion": False}
 
@@ -70,20 +75,28 @@ class Steps:
             *(numbers, numbers.stride(0), columns, nodes, nodes.stride(0), size, rows.ranks)
         )
         named = {"NAME": str(rows.dtype).removeprefix("torch.")}
-        blocks = -(-count // _OWN)
-        own = {"IS_SAMPLE": is_sample} | named | {"OWN": _OWN, "OTHERS": _OTHERS}
-        ordering = Step(order_nodes, rows.number * blocks, (), own, {"num_warps": 4, **_OPTIONS})
+        owned = min(_MOST_OWN, max(_LEAST_OWN, vector(rows.number * count // _PROGRAMS)))
+        blocks = -(-count // owned)
+        own: dict[str, Any] = {"OWN": owned, "OTHERS": min(_COMPARED // owned, vector(count))}
+        # Many rows with few nodes have a program for each, which orders them, too.
+        is_apart = rows.number < _MANY_ROWS or count > _FEW_NODES
+        inside = {"OWN": 0, "OTHERS": 0} if is_apart else own
+        own = {"IS_SAMPLE": is_sample} | named | own
+        ordering = Step(order_nodes, rows.number * blocks, (), own, {"num_warps": 8, **_OPTIONS})
         each: dict[str, Any] = {"SIZE_LANES": vector(size), "CUT_LANES": vector(self.sizes.pivots)}
+        each |= {"RANKS": min(max(1, _BLOCK // vector(size)), vector(rows.ranks))}
         kernel = begin_rows
         if not is_sample:
             each, kernel = each | {"RANK_LANES": vector(rows.ranks)}, advance_rows
-        each |= {"BLOCK": min(_BLOCK, vector(count))} | named
+        each |= {"BLOCK": max(_LEAST_BLOCK, min(_BLOCK, vector(count)))} | inside | named
         wide = compute_dtype(rows.dtype) == torch.float64
         each |= {"COMPUTE": tl.float64 if wide else tl.float32}
-        step = Step(kernel, rows.number, (), each, {"num_warps": 8, **_OPTIONS})
+        warps = max(4 if is_apart else 8, min(_WARPS, each["BLOCK"] // 128))
+        step = Step(kernel, rows.number, (), each, {"num_warps": warps, **_OPTIONS})
         with on_device(gathered):
             lead = (said, self._search, rows.number)
-            launch_steps(gathered.device, [ordering], (*lead, blocks))
+            if is_apart:
+                launch_steps(gathered.device, [ordering], (*lead, blocks))
             launch_steps(gathered.device, [step], (*lead, cuts))
 
 

@@ -158,10 +158,13 @@ def write_pieces(
     WIDTH: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
-    """A piece of what OUTPUT says: the mask, a hard one, or the mask's logarithm."""
+    """A piece of what OUTPUT says: the mask, a hard one, or the mask's logarithm.
+
+    From the end of a row: what was read last is still at hand.
+    """
     row_number = (tl.program_id(0) // pieces).to(tl.int64)
     row = tl.zeros((1,), tl.int64) + row_number
-    piece = tl.program_id(0) % pieces
+    piece = pieces - 1 - tl.program_id(0) % pieces
     outer, inner = coordinates(call, row, row_count)
     start = piece.to(tl.int64) * (PARTS * REPEATS * LANES * WIDTH)
     t = tl.load(found.temperature + row)
