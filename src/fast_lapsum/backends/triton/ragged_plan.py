@@ -27,7 +27,7 @@ SHORT = (32, 256)
 #: have enough of them.
 LONGEST_ALONE, MOST_SLOTS = 262_144, 256
 #: How rows are read that are too long to hold, where there may be many.
-MANY_LONG = LongPlan(warps=8, sample=1024, read=16, registers=80)
+MANY_LONG = LongPlan(warps=8, sample=1024)
 
 
 class SharedRows(NamedTuple):
