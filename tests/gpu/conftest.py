@@ -19,6 +19,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # torch 2.11 takes its own deprecated way when it loads its compiler.
     told = "ignore:`torch.jit.script_method` is deprecated:DeprecationWarning"
     config.addinivalue_line("filterwarnings", told)
+    # It also looks at .grad of what flex_attention's own function reads, which is no leaf.
+    told = "ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"
+    config.addinivalue_line("filterwarnings", told)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

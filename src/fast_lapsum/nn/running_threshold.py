@@ -205,8 +205,9 @@ class RunningThreshold(Keeping):
         self.num_batches.clamp_(max=count.to(torch.int64))
         self.setting.copy_(new)
         is_noted = not (isinstance(setting, Tensor) or is_traced() or self.setting.is_inference())
-        if self.setting.is_cuda and torch.cuda.is_current_stream_capturing():
-            is_noted = False  # what is captured runs later
+        # What is captured runs later. What is traced must not ask: torch 2.11 does not compile it.
+        if is_noted and self.setting.is_cuda and torch.cuda.is_current_stream_capturing():
+            is_noted = False
         self._last_setting = _Setting.of(setting, self.setting) if is_noted else None
 
     def _move(self, miss: Tensor, of_batch: Tensor) -> None:

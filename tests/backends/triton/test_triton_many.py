@@ -16,6 +16,7 @@ pytest.importorskip("triton", reason="Triton is not installed")
 if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("`make test` interprets the kernels in another process", allow_module_level=True)
 
+from fast_lapsum import soft_topk
 from fast_lapsum.backends.torch import ragged_entry as plain
 from fast_lapsum.backends.triton import many_launch
 from fast_lapsum.backends.triton.many_launch import ManyPlan
@@ -99,6 +100,20 @@ def test_parts_with_scores_that_are_not_finite(odd: float, largest: bool) -> Non
         spoiled = row.clone()
         spoiled[places] = odd
         _check(_cut(spoiled), 41.5, 0.1, plan, largest)
+
+
+def test_a_threshold_may_be_beyond_all_floats() -> None:
+    """Of scores at either end of the numbers: the band's end was one of them."""
+    most = torch.finfo(torch.float32).max
+    for row in ([-most, most], [most, most], [0.3, -most], [-most, -most, 1.0]):
+        for k in (2.8e-4, 0.5, len(row) - 0.5, len(row) - 1.9e-4):
+            for plan in (PLAN, Cramped(*PLAN)):
+                tensors = [torch.tensor(row[:1]), torch.tensor(row[1:])]
+                masks = many_launch.list_forward(
+                    tensors, None, k, None, 4.9e-3, True, "mask", False, plan=plan
+                )
+                wanted = soft_topk(torch.tensor(row), k, 4.9e-3, solver="bisect")
+                torch.testing.assert_close(torch.cat(masks[:-1]), wanted, rtol=2e-6, atol=1e-7)
 
 
 def test_lists_of_one_thread_are_as_long_as_a_part() -> None:

@@ -28,7 +28,7 @@ from .config import (
     tile_plan,
 )
 from .device import can_overlap, on_device, room_of, shrink_room
-from .launch import _plan, split_float64
+from .launch import _as_float32, _plan, split_float64
 from .step_launch import launch_named
 from .steps import Step, Steps, forward_steps
 from .views import Call, Numbers, Rows
@@ -233,8 +233,10 @@ def gated_backward(
         count = row_count * summing * ACTIVATION_SUMS.value
         sums = torch.empty(count, dtype=torch.float64, device=scores.device)
         best = best if row_count == 1 else None
-        # Of t = 0 the gate has no gradient, whatever is in the place of the sums.
-        is_hard = temperature is None and temperature_number < SMALLEST_NORMAL
+        # Of t = 0 the gate has no gradient, whatever is in the place of the sums. Kernels are told
+        # a temperature as two float32, which round it.
+        told = sum(map(_as_float32, split_float64(temperature_number)))
+        is_hard = temperature is None and told < SMALLEST_NORMAL
         launch_named(
             scores.device,
             ("long_activation_backward", row_count, summing, writing, plan, is_hard),

@@ -23,7 +23,6 @@ from .band import Band
 from .mask import any_mask
 from .numbers import (
     any_row,
-    largest_finite,
     smallest_normal,
 )
 from .passes import Source, Survey
@@ -269,7 +268,7 @@ def solve_many(
     t = temperature_of(call, zero, zero)
     survey = survey_of(summaries, parts, total, COMPUTE)
     number = added(summaries, parts, parts, 3, "sum")
-    limit = largest_finite(COMPUTE)
+    # Ends of a band count as scores, but not infinite ones: a threshold may be beyond all floats.
     low = tl.load(state + LOW + zero).to(COMPUTE)
     high = tl.load(state + HIGH + zero).to(COMPUTE)
     is_open = number > room
@@ -298,9 +297,7 @@ def solve_many(
                     team,
                     length,
                     Band(
-                        tl.maximum(low, -limit),
-                        tl.minimum(high, limit),
-                        *(nothing, 0.0 * k, above, below, higher, number),
+                        *(low, high, nothing, 0.0 * k, above, below, higher, number),
                         parts_place(words, 0, CHUNK_LANES),
                     ),
                 ),

@@ -84,6 +84,13 @@ def _pass(
 
 
 @triton.jit
+def _excess(sums, k):
+    """How much mass there is over the budget."""
+    above, equal, below, higher = sums
+    return above - k + 0.5 * (equal + below - higher)
+
+
+@triton.jit
 def _between(lower, upper, sum_below, sum_above, excess, t, COMPUTE: tl.constexpr):
     """The pair between two neighbouring scores, infinite where there is none; in float64."""
     has_below = lower > float("-inf")
@@ -153,23 +160,28 @@ def search_many(
                 *(table, count, parts, team, middle, inverse, crossings),
                 *(PART, BLOCK, STEPS, LARGEST, KINDS, CHUNK_LANES, COMPUTE),
             )
-            above, equal, below, higher = sums
-            excess = above - k + 0.5 * (equal + below - higher)
-            is_left = tl.where(is_hard, above >= rank, excess >= 0)
+            is_left = tl.where(is_hard, sums[0] >= rank, _excess(sums, k) >= 0)
             left = tl.where(is_left, middle, left)
             right = tl.where(is_left, right, middle)
             middle = middle_float(left, right, COMPUTE)
-        at_left, under, _, crossings = _pass(
+        at_left, under, over_left, crossings = _pass(
             *(table, count, parts, team, left, inverse, crossings),
             *(PART, BLOCK, STEPS, LARGEST, KINDS, CHUNK_LANES, COMPUTE),
         )
-        at_right, _, over, crossings = _pass(
+        at_right, under_right, over, crossings = _pass(
             *(table, count, parts, team, right, inverse, crossings),
             *(PART, BLOCK, STEPS, LARGEST, KINDS, CHUNK_LANES, COMPUTE),
         )
         ranks = Ranks(left, right, at_left[0], at_right[0], is_hard)
-        lower = tl.where(at_left[1] > 0, left.to(tl.float64), under)
-        upper = tl.where(at_right[1] > 0, right.to(tl.float64), over)
+        # Between both, or beyond one that is the last of all floats.
+        is_below = _excess(at_left, k) < 0
+        is_above = _excess(at_right, k) > 0
+        has_left = at_left[1] > 0
+        has_right = at_right[1] > 0
+        lower = tl.where(has_left & (~is_below), left.to(tl.float64), under)
+        lower = tl.where(is_above, tl.where(has_right, right.to(tl.float64), under_right), lower)
+        upper = tl.where(has_right & (~is_above), right.to(tl.float64), over)
+        upper = tl.where(is_below, tl.where(has_left, left.to(tl.float64), over_left), upper)
         near = as_finite(lower.to(COMPUTE), COMPUTE)
         at_lower, _, _, crossings = _pass(
             *(table, count, parts, team, near, inverse, crossings),
@@ -180,7 +192,8 @@ def search_many(
             *(table, count, parts, team, near, inverse, crossings),
             *(PART, BLOCK, STEPS, LARGEST, KINDS, CHUNK_LANES, COMPUTE),
         )
-        count_above = at_upper[0] + at_upper[1]
+        # Where there is none, scores at the last of all floats are not above.
+        count_above = at_upper[0] + tl.where(upper < float("inf"), at_upper[1], 0.0)
         hi, lo = _between(
             *(lower, upper, at_lower[1] + at_lower[2], at_upper[1] + at_upper[3]),
             *(count_above - k, t_soft, COMPUTE),
