@@ -254,7 +254,10 @@ def test_a_batch_without_a_mask_in_memory(t: float, monkeypatch: pytest.MonkeyPa
         found = _all_of(layer, scores, monkeypatch, with_kernel=True)
         wanted = _all_of(plain, scores, monkeypatch, with_kernel=False)
         truth = _all_of(exact, scores.double(), monkeypatch, with_kernel=False)
-        _assert_same(found, wanted, truth)
+        assert torch.equal(found[0], wanted[0])
+        # The mask is found in other steps than without it: its threshold may be another float.
+        for one, exactly, digits in zip(found[1:], truth[1:], (5e-7, 5e-7, 2e-6), strict=False):
+            assert (one.double() - exactly).abs().max() <= digits * (1 + exactly.abs().max())
     torch.testing.assert_close(layer.threshold, plain.threshold)
 
 
