@@ -227,20 +227,46 @@ def test_hard_masks_of_long_lists(kind: str) -> None:
         assert all(torch.equal(p.cpu(), q) for p, q in zip(found, wanted, strict=True))
 
 
-def test_lists_in_a_cuda_graph() -> None:
-    tensors = [normal(n, seed=n, dtype=torch.float32).cuda() for n in (150_000, 3, 700)]
+LISTED = (150_000, 3, 700)
+
+
+def _listed(tensors: list[Tensor], how: str) -> list[Tensor]:
+    """Masks, hard ones, or the gradients of masks."""
+    if how == "gradient":
+        leaves = [x.detach().requires_grad_() for x in tensors]
+        masks = soft_topk_list(leaves, 1000, 0.1)
+        return list(torch.autograd.grad(masks, leaves, tensors))
+    return soft_topk_list(tensors, 1000, 0.1, hard=how == "hard")
+
+
+@pytest.mark.parametrize("how", ["mask", "hard", "gradient"])
+def test_lists_in_a_cuda_graph(how: str) -> None:
+    tensors = [normal(n, seed=n, dtype=torch.float32).cuda() for n in LISTED]
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
-        soft_topk_list(tensors, 1000, 0.1)
+        _listed(tensors, how)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        masks = soft_topk_list(tensors, 1000, 0.1)
+        masks = _listed(tensors, how)
     for x in tensors:
         x.mul_(-0.7)
     graph.replay()
-    for got, want in zip(masks, soft_topk_list(tensors, 1000, 0.1), strict=True):
+    for got, want in zip(masks, _listed(tensors, how), strict=True):
         assert torch.equal(got, want)
+
+
+def test_lists_one_after_another_are_as_if_alone() -> None:
+    """Launches begin beside those before, in memory that was theirs, and see none of it."""
+    ways = ("mask", "hard", "gradient")
+    drawn = [[normal(n, seed=n + i, dtype=torch.float32).cuda() for n in LISTED] for i in range(12)]
+    alone: list[list[Tensor]] = []
+    for i in range(12):
+        alone.append(_listed(drawn[i], ways[i % 3]))
+        torch.cuda.synchronize()
+    queued = [_listed(drawn[i % 12], ways[i % 3]) for i in range(120)]
+    for i, found in enumerate(queued):
+        assert all(torch.equal(p, q) for p, q in zip(found, alone[i % 12], strict=True)), i
 
 
 def test_lists_do_not_wait(no_sync: NoSync) -> None:
