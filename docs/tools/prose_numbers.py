@@ -279,6 +279,7 @@ PAGES: dict[str, tuple[Entry, ...]] = {
         Tied("125 million scores takes {} times what a call", lambda: [values.one_rank()]),
         Stated("| kernel | launches | in all |", SEEN_ONCE),
         Stated("(12 bytes per float32 score) and two for long rows (20 bytes)", CODE),
+        Stated("| | forward | backward |", CODE),
         Stated("280 bytes per chunk and row", CODE),
         Stated("12 bytes a score", CODE),
         Stated("read twice again", CODE),
