@@ -284,6 +284,7 @@ PAGES: dict[str, tuple[Entry, ...]] = {
         Stated("12 bytes a score", CODE),
         Stated("read twice again", CODE),
     ),
+    "docs/notes/ragged.md": (Stated("are read twice by one program", CODE),),
     "docs/notes/ranking.md": (Stated("met within 1e-7 n", ARGUED),),
     "docs/ragged.md": (
         Stated("At most 1.3 times what rows", LIMIT),
