@@ -13,7 +13,7 @@ from torch import Tensor
 
 pytest.importorskip("triton", reason="Triton is not installed")
 if os.environ.get("TRITON_INTERPRET") != "1":
-    pytest.skip("needs TRITON_INTERPRET=1", allow_module_level=True)
+    pytest.skip("`make test` interprets the kernels in another process", allow_module_level=True)
 
 import triton.language as tl
 
