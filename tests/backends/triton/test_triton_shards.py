@@ -18,6 +18,8 @@ pytest.importorskip("triton", reason="Triton is not installed")
 if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("`make test` interprets the kernels in another process", allow_module_level=True)
 
+import triton.language as tl
+
 from fast_lapsum._sharded_header import header
 from fast_lapsum._sharded_rounds import pack
 from fast_lapsum.backends import shards
@@ -26,6 +28,7 @@ from fast_lapsum.backends.shards import COLUMNS, Rows, Sample, Sizes
 from fast_lapsum.backends.torch import shard_entry as plain
 from fast_lapsum.backends.torch.float_order import cuts, next_float
 from fast_lapsum.backends.triton import (
+    shard_curve,
     shard_entry,
     shard_plan,
     shard_results,
@@ -330,14 +333,15 @@ def _alike(case: Case) -> None:
             torch.testing.assert_close(x, y, rtol=1e-13, atol=0, equal_nan=True)
 
 
-@pytest.mark.parametrize("many", [1, 64])
+@pytest.mark.parametrize("block", [8, 128])
 @pytest.mark.parametrize("number", [3, 13])
 def test_steps_are_those_of_plain_torch(
-    number: int, many: int, monkeypatch: pytest.MonkeyPatch
+    number: int, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In one launch for many rows, or in two; in both with several ranks at a time, or one."""
-    monkeypatch.setattr(shard_steps, "_MANY_ROWS", many)
-    monkeypatch.setattr(shard_steps, "_BLOCK", 64 if number == 3 else 4096)
+    """With many blocks of nodes, or few; in both with several ranks at a time, or one."""
+    for module in (shard_curve, shard_steps):
+        monkeypatch.setattr(module, "BLOCK", tl.constexpr(block))
+    monkeypatch.setattr(shard_steps, "_TOGETHER", 64 if number == 3 else 4096)
     case = list(corner_cases())[number]
     _alike(some(case, number % 13, 13))
 

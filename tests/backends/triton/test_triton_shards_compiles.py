@@ -84,10 +84,11 @@ def _names(launches: list[Recorded]) -> list[str]:
 
 
 def test_a_call_has_few_launches(launches: list[Recorded]) -> None:
-    """Beside the sort of a sample: two for a measurement, two for a step, one for the mask."""
+    """Beside the sort of a sample: two for a measurement, three for a step, one for the mask."""
     _call(torch.float32, 1_000_000, 1, ("mask",))
-    sample, steps, measure = ["sample_rows", "pick_nodes"], "order_nodes", "measure_chunks"
-    wanted = [*sample, steps, "begin_rows", measure, "finish_rows", steps, "advance_rows"]
+    sample, measure = ["sample_rows", "pick_nodes"], ["measure_chunks", "finish_rows"]
+    steps = ["order_nodes", "sum_blocks"]
+    wanted = [*sample, *steps, "begin_rows", *measure, *steps, "advance_rows"]
     wanted += ["write_pieces", "sums_backward", "add_gradient_sums", "write_gradient_pieces"]
     assert _names(launches) == wanted
 

@@ -1,5 +1,6 @@
 """The entries for rows that are spread over ranks (see shards.py): the GPU kernels."""
 
+from .shard_curve import sum_blocks
 from .shard_finish import finish_rows
 from .shard_measure import measure_chunks
 from .shard_nodes import order_nodes
@@ -13,7 +14,7 @@ from .shard_write import add_gradient_sums, count_ties, write_gradient_pieces, w
 # Found in Triton's cache on disk whatever was called first: see steps.py.
 _KERNELS = (
     *(add_gradient_sums, advance_rows, begin_rows, count_ties, finish_rows, measure_chunks),
-    *(order_nodes, pick_nodes, sample_rows, write_gradient_pieces, write_pieces),
+    *(order_nodes, pick_nodes, sample_rows, sum_blocks, write_gradient_pieces, write_pieces),
 )
 for _kernel in _KERNELS:
     getattr(_kernel, "cache_key", None)

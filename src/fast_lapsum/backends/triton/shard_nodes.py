@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
+from .numbers import HOTTEST, largest_finite, smallest_normal
 from .shard_order import next_number
 
 #: Columns of messages that say for how many scores nodes stand: of a sample, of a measurement.
@@ -40,7 +41,58 @@ class Search(NamedTuple):
     pivots: Any  # [rows, 3 + cuts]
     solved: Any  # [7, rows], in the order of shard_steps.py
     ties: Any  # [ranks, rows]
-    nodes: Any  # values, weights, sums above, weights passed, sums below, surplus: [6, rows, m]
+    nodes: Any  # [7, rows, m], in the order of Nodes
+
+
+class Nodes(NamedTuple):
+    """Nodes of a row in descending order, [count] each, in memory.
+
+    Those that stand for no score are the last. Sums are of a node's own block: see shard_curve.py.
+    """
+
+    scores: Any
+    weights: Any
+    upper: Any  # sum_{j <= i} weight_j e^{-|r_j - r_i|/t}
+    from_first: Any  # e^{-|r - r_i|/t} of the first node
+    lower: Any
+    to_last: Any
+    passed: Any  # the weight of the first nodes, with this one
+    count: Any
+
+
+class Asked(NamedTuple):
+    """What is asked of a row, float64."""
+
+    budget: Any
+    temperature: Any
+    is_hard: Any  # in the hard limit, where a row is searched by counts
+    is_usable: Any  # whether it is a temperature at all
+    scale: Any  # a temperature that can be divided by
+    inverse: Any  # log2(e) / scale
+    target: Any  # the mass, or in the hard limit the rank, that is looked for
+
+
+@triton.jit
+def asked_of(search, row, COMPUTE: tl.constexpr):
+    """What is asked of a row."""
+    budget, t = tl.load(search.budget + row), tl.load(search.temperature + row)
+    is_hard = t < smallest_normal(COMPUTE)
+    is_usable = (t >= 0) & (t <= largest_finite(COMPUTE) / HOTTEST)
+    scale = tl.where(is_usable & ~is_hard, t, 1.0)
+    target = tl.where(is_hard, tl.maximum(tl.ceil(budget), 1.0), budget)
+    target = tl.where(budget == budget, target, 0.5)
+    return Asked(budget, t, is_hard, is_usable, scale, 1.4426950408889634 / scale, target)
+
+
+@triton.jit
+def nodes_of(search, row, rows, count):
+    """Where the nodes of a row are, of which there are so many."""
+    step = (tl.zeros((), tl.int64) + rows) * count
+    first = search.nodes + row * count
+    return Nodes(
+        *(first, first + step, first + 2 * step, first + 3 * step, first + 4 * step),
+        *(first + 5 * step, first + 6 * step, count),
+    )
 
 
 @triton.jit
@@ -58,19 +110,30 @@ def counts_of(messages, row, rank, is_rank, IS_SAMPLE: tl.constexpr):
 
 
 @triton.jit
+def one_number(search, row, rows, IS_SAMPLE: tl.constexpr, NAME: tl.constexpr):
+    """The low end of the band of a measurement, and whether no other number is in it."""
+    low = tl.zeros((), tl.float64)
+    is_one = row < 0
+    if not IS_SAMPLE:
+        low = tl.load(search.state + 2 * rows + row)
+        is_one = tl.load(search.state + 3 * rows + row) <= next_number(low, NAME)
+    return low, is_one
+
+
+@triton.jit
 def said(
     messages,
-    search,
     row,
-    rows,
     rank,
     number,
     is_node,
     count,
+    low,
+    is_one,
     IS_SAMPLE: tl.constexpr,
     NAME: tl.constexpr,
 ):
-    """Nodes as they are compared, which of them have a weight, and the band where it is one number.
+    """Nodes as they are compared, and which of them have a weight; low and is_one: one_number.
 
     A float64 takes twice as long to compare, so other numbers stay what they are.
     """
@@ -78,16 +141,13 @@ def said(
     value = tl.load(place, mask=is_node, other=float("nan"))
     if NAME != "float64":
         value = value.to(tl.float32)
-    is_one = row < 0
     if IS_SAMPLE:
         is_real = tl.abs(value) < float("inf")
     else:
-        low = tl.load(search.state + 2 * rows + row)
-        is_one = tl.load(search.state + 3 * rows + row) <= next_number(low, NAME)
         # Scores that are all equal need no list: the first node stands for them.
         is_real = tl.where(is_one, number == 0, value == value)
         value = tl.where(is_one, low.to(value.dtype), value)
-    return value, is_real & is_node & (count > 0), is_one
+    return value, is_real & is_node & (count > 0)
 
 
 @triton.jit
@@ -108,54 +168,47 @@ def _place_nodes(
     OWN: tl.constexpr,
     OTHERS: tl.constexpr,
 ):
-    """Put OWN nodes of a row, from the ``first`` on, to their places among all."""
-    count = messages.ranks * messages.size
+    """Put OWN nodes of a row, from the ``first`` on, to their places among all.
+
+    Of equal ones the earlier is before the other. Those that stand for no score are the last.
+    """
+    size = messages.size
+    count = messages.ranks * size
+    low, is_one = one_number(search, row, rows, IS_SAMPLE, NAME)
     own = first + tl.arange(0, OWN)
-    rank = (own // messages.size).to(tl.int64)
+    rank = (own // size).to(tl.int64)
     scores = counts_of(messages, row, rank, own < count, IS_SAMPLE)
-    value, is_real, is_one = said(
-        *(messages, search, row, rows, rank, own % messages.size, own < count, scores),
-        *(IS_SAMPLE, NAME),
+    value, is_real = said(
+        messages, row, rank, own % size, own < count, scores, low, is_one, IS_SAMPLE, NAME
     )
-    weight = tl.where(is_one, scores, per_node(scores, messages.size))
+    weight = tl.where(is_one, scores, per_node(scores, size))
     value = tl.where(is_real, value, float("-inf"))
+    wanted = value[:, None]
     before = tl.zeros((OWN, OTHERS), tl.int32)
-    for start in range(0, count, OTHERS):
-        other = start + tl.arange(0, OTHERS)
-        is_other = other < count
-        its_rank = (other // messages.size).to(tl.int64)
-        its_count = counts_of(messages, row, its_rank, is_other, IS_SAMPLE)
-        one, is_one_real, _ = said(
-            *(messages, search, row, rows, its_rank, other % messages.size, is_other),
-            *(its_count, IS_SAMPLE, NAME),
-        )
-        one = tl.where(is_one_real, one, float("-inf"))
-        one = tl.where(is_other, one, float("nan"))[None, :]  # before nothing
-        is_earlier = other[None, :] < own[:, None]
-        is_before = (one > value[:, None]) | ((one == value[:, None]) & is_earlier)
-        before += is_before.to(tl.int32)
-    to = search.nodes + row * count + tl.sum(before, 1)
-    step = (tl.zeros((), tl.int64) + rows) * count
-    tl.store(to, value.to(tl.float64), mask=own < count)
-    tl.store(to + step, tl.where(is_real, weight, 0.0), mask=own < count)
-
-
-@triton.jit
-def place_all(
-    messages,
-    search,
-    row,
-    rows,
-    IS_SAMPLE: tl.constexpr,
-    NAME: tl.constexpr,
-    OWN: tl.constexpr,
-    OTHERS: tl.constexpr,
-):
-    """The same of all nodes, where that is one program's: OWN is 0 where it was done before."""
-    if OWN > 0:
-        for first in range(0, messages.ranks * messages.size, OWN):
-            _place_nodes(messages, search, row, rows, first, IS_SAMPLE, NAME, OWN, OTHERS)
-        tl.debug_barrier()
+    for its_rank in range(messages.ranks):
+        far = tl.zeros((), tl.int64) + its_rank
+        its_count = counts_of(messages, row, far, far >= 0, IS_SAMPLE)
+        for start in range(0, size, OTHERS):
+            number = start + tl.arange(0, OTHERS)
+            one, is_one_real = said(
+                messages, row, far, number, number < size, its_count, low, is_one, IS_SAMPLE, NAME
+            )
+            one = tl.where(is_one_real, one, float("-inf"))
+            one = tl.where(number < size, one, float("nan"))[None, :]  # before nothing
+            begin = its_rank * size + start
+            # Most are all earlier, or all later, and then one comparison does.
+            if begin + OTHERS <= first:
+                before += (one >= wanted).to(tl.int32)
+            elif begin >= first + OWN:
+                before += (one > wanted).to(tl.int32)
+            else:
+                is_earlier = (begin + tl.arange(0, OTHERS))[None, :] < own[:, None]
+                is_before = (one > wanted) | ((one == wanted) & is_earlier)
+                before += is_before.to(tl.int32)
+    nodes = nodes_of(search, row, rows, count)
+    place = tl.sum(before, 1)
+    tl.store(nodes.scores + place, value.to(tl.float64), mask=own < count)
+    tl.store(nodes.weights + place, tl.where(is_real, weight, 0.0), mask=own < count)
 
 
 @triton.jit(do_not_specialize=["rows", "blocks"])

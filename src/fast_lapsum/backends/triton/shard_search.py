@@ -6,14 +6,20 @@ program takes a row, and adds up what ranks said in one order: all ranks make th
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 import triton
 import triton.language as tl
 
-from .numbers import HOTTEST, SATURATION, largest_finite, log_quotient, smallest_normal
-from .shard_curve import Curve, add_up, band_of, node_at, root_of
-from .shard_nodes import counts_of, number_of, per_node, place_all, said
+from .numbers import SATURATION, largest_finite, log_quotient
+from .shard_curve import band_of, curve_of, node_at, nodes_under, root_of, weight_above
+from .shard_nodes import (
+    asked_of,
+    counts_of,
+    nodes_of,
+    number_of,
+    one_number,
+    per_node,
+    said,
+)
 from .shard_order import cuts_of, next_number
 from .shard_read import decay
 
@@ -25,40 +31,6 @@ NAN_COUNT, INFINITE_COUNT, VALID_COUNT = tl.constexpr(0), tl.constexpr(1), tl.co
 LOWEST, HIGHEST, ABOVE_COUNT = tl.constexpr(3), tl.constexpr(4), tl.constexpr(5)
 ABOVE_NEAREST, ABOVE_SUM, INSIDE_COUNT = tl.constexpr(6), tl.constexpr(7), tl.constexpr(8)
 BELOW_NEAREST, BELOW_SUM, COLUMNS = tl.constexpr(9), tl.constexpr(10), tl.constexpr(11)
-
-
-class Asked(NamedTuple):
-    """What is asked of a row, float64."""
-
-    budget: Any
-    temperature: Any
-    is_hard: Any  # in the hard limit, where a row is searched by counts
-    is_usable: Any  # whether it is a temperature at all
-    scale: Any  # a temperature that can be divided by
-    inverse: Any  # log2(e) / scale
-    target: Any  # the mass, or in the hard limit the rank, that is looked for
-
-
-@triton.jit
-def _asked(search, row, COMPUTE: tl.constexpr):
-    budget, t = tl.load(search.budget + row), tl.load(search.temperature + row)
-    is_hard = t < smallest_normal(COMPUTE)
-    is_usable = (t >= 0) & (t <= largest_finite(COMPUTE) / HOTTEST)
-    scale = tl.where(is_usable & ~is_hard, t, 1.0)
-    target = tl.where(is_hard, tl.maximum(tl.ceil(budget), 1.0), budget)
-    target = tl.where(budget == budget, target, 0.5)
-    return Asked(budget, t, is_hard, is_usable, scale, 1.4426950408889634 / scale, target)
-
-
-@triton.jit
-def _curve(search, row, rows, count, above, above_sum, below, below_sum, excess):
-    """A row's curve, whose nodes are in their order."""
-    step = (tl.zeros((), tl.int64) + rows) * count
-    first = search.nodes + row * count
-    return Curve(
-        *(first, first + step, first + 2 * step, first + 3 * step, first + 4 * step),
-        *(first + 5 * step, count, above, above_sum, below, below_sum, excess),
-    )
 
 
 @triton.jit
@@ -87,8 +59,9 @@ def _of_all(
     count = counts_of(messages, row, rank, is_rank, IS_SAMPLE)
     number = tl.arange(0, SHAPE[1])[None, :]
     is_node = is_rank[:, None] & (number < messages.size)
-    value, is_real, is_one = said(
-        *(messages, search, row, rows, rank[:, None], number, is_node, count[:, None]),
+    low, is_one = one_number(search, row, rows, IS_SAMPLE, NAME)
+    value, is_real = said(
+        *(messages, row, rank[:, None], number, is_node, count[:, None], low, is_one),
         *(IS_SAMPLE, NAME),
     )
     return rank, is_rank, count, value, is_real, is_one
@@ -160,15 +133,13 @@ def begin_rows(
     RANKS: tl.constexpr,
     SIZE_LANES: tl.constexpr,
     CUT_LANES: tl.constexpr,
-    BLOCK: tl.constexpr,
-    OWN: tl.constexpr,
-    OTHERS: tl.constexpr,
+    BLOCKS: tl.constexpr,
     NAME: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
     """Where the samples of all ranks put the thresholds, of which nothing else is known yet."""
     row = tl.program_id(0).to(tl.int64)
-    asked = _asked(search, row, COMPUTE)
+    asked = asked_of(search, row, COMPUTE)
     unknown = tl.full((), float("nan"), tl.float64)
     _store_solved(search, row, rows, unknown, unknown, unknown, unknown, unknown, unknown, unknown)
     nothing = tl.zeros((), tl.float64)
@@ -188,24 +159,25 @@ def begin_rows(
         between = tl.where(length > messages.size, each, 0.0)
         margin += tl.sum(between * _variation(low, high, asked), 0)
     most, least = _finite_or_zero(most), _finite_or_zero(least)
-    count = messages.ranks * messages.size
+    nodes = nodes_of(search, row, rows, messages.ranks * messages.size)
     excess = infinite - asked.target
-    curve = _curve(search, row, rows, count, most, nothing, least, nothing, excess)
-    place_all(messages, search, row, rows, True, NAME, OWN, OTHERS)
-    under = add_up(curve, asked.inverse, BLOCK)
-    hi, lo = root_of(curve, under, asked.scale, asked.inverse)
+    curve = curve_of(nodes, most, nothing, least, nothing, excess, asked.inverse, BLOCKS)
+    hi, lo = root_of(curve, asked.scale, asked.inverse)
     # Quantiles of a random part are off by that part's deviation, too.
+    near = hi.to(COMPUTE)
+    rest = ((hi - near.to(tl.float64)) + lo).to(COMPUTE)
+    inverse = asked.inverse.to(COMPUTE)
     deviation = nothing
     for first in range(0, messages.ranks, RANKS):
         rank, is_rank, length, value, is_real, _ = _of_all(
             messages, search, row, rows, first, (RANKS, SIZE_LANES), True, NAME
         )
         drawn = tl.load(number_of(messages, rank, row, DRAWN), mask=is_rank, other=0.0)
-        # An estimate: exponentials and sums of what the scores are computed in will do.
-        v = (((value - hi) - lo) * asked.inverse).to(COMPUTE)
+        # An estimate: what the scores are computed in will do.
+        v = ((value - near) - rest) * inverse
         half = tl.exp2(-tl.abs(v)) * 0.5
         p = tl.where(v > 0, 1 - half, half)
-        p = tl.where(asked.is_hard, tl.where(value > hi, 1.0, 0.0), p)
+        p = tl.where(asked.is_hard, tl.where(value > near, 1.0, 0.0), p)
         is_known = is_real & (p == p)
         p = tl.where(is_known, p, 0.0)
         known = tl.maximum(tl.sum(is_known.to(tl.int32), 1).to(tl.float64), 1.0)
@@ -217,7 +189,7 @@ def begin_rows(
         deviation += tl.sum(tl.where(drawn < length, own, 0.0), 0)
     margin += tl.sqrt(deviation) * DEVIATIONS
     left, right = nothing - float("inf"), nothing + float("inf")
-    low, high = band_of(curve, left, right, margin, asked.is_hard, NAME, BLOCK)
+    low, high = band_of(curve, left, right, margin, asked.is_hard, NAME)
     _write_state(search, row, rows, cuts, left, right, low, high, left < right, CUT_LANES, NAME)
 
 
@@ -288,7 +260,6 @@ def _hard_boundary(
     counted,
     RANKS: tl.constexpr,
     SIZE_LANES: tl.constexpr,
-    BLOCK: tl.constexpr,
     NAME: tl.constexpr,
 ):
     """In the hard limit: the first score up to which there are as many as its rank says.
@@ -296,20 +267,9 @@ def _hard_boundary(
     Returned are also what of the budget is left for scores that are tied with it, and how many
     those are. ``counted`` are the scores above all nodes.
     """
-    before = tl.zeros((), tl.int32)
-    for start in range(0, curve.count, BLOCK):
-        place = start + tl.arange(0, BLOCK)
-        is_node = place < curve.count
-        rank = curve.excess + tl.load(curve.passed + place, mask=is_node, other=0.0)
-        before += tl.sum((is_node & (rank < 0)).to(tl.int32), 0)
-    boundary = node_at(curve, tl.minimum(before, curve.count - 1))
-    over = counted
-    for start in range(0, curve.count, BLOCK):
-        place = start + tl.arange(0, BLOCK)
-        is_node = place < curve.count
-        weight = tl.load(curve.weights + place, mask=is_node, other=0.0)
-        value = tl.load(curve.scores + place, mask=is_node, other=0.0)
-        over += tl.sum(tl.where(value > boundary, weight, 0.0), 0)
+    before = nodes_under(curve, 0.0, asked.is_hard, False)
+    boundary = node_at(curve, tl.minimum(before, curve.nodes.count - 1))
+    over = counted + weight_above(curve, boundary)
     tied = tl.zeros((), tl.float64)
     for first in range(0, messages.ranks, RANKS):
         rank, is_rank, count, value, is_real, is_one = _of_all(
@@ -343,16 +303,14 @@ def advance_rows(
     SIZE_LANES: tl.constexpr,
     CUT_LANES: tl.constexpr,
     RANK_LANES: tl.constexpr,
-    BLOCK: tl.constexpr,
-    OWN: tl.constexpr,
-    OTHERS: tl.constexpr,
+    BLOCKS: tl.constexpr,
     NAME: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
     """The thresholds of rows that these measurements decide, and where the others' may be."""
     row = tl.program_id(0).to(tl.int64)
     if tl.load(search.is_open + row) != 0:
-        asked = _asked(search, row, COMPUTE)
+        asked = asked_of(search, row, COMPUTE)
         low, high = tl.load(search.state + 2 * rows + row), tl.load(search.state + 3 * rows + row)
         nans = tl.sum(_of_ranks(messages, row, NAN_COUNT, 0.0, RANK_LANES), 0)
         infinite_of = _of_ranks(messages, row, INFINITE_COUNT, 0.0, RANK_LANES)
@@ -407,11 +365,10 @@ def advance_rows(
             below, below_sum = _outer(
                 messages, row, BELOW_NEAREST, BELOW_SUM, -end, least, asked.inverse, RANK_LANES
             )
-            count = messages.ranks * messages.size
-            excess = counted - target_left
-            curve = _curve(search, row, rows, count, above, above_sum, below, below_sum, excess)
-            place_all(messages, search, row, rows, False, NAME, OWN, OTHERS)
-            under = add_up(curve, asked.inverse, BLOCK)
+            curve = curve_of(
+                *(nodes_of(search, row, rows, messages.ranks * messages.size), above, above_sum),
+                *(below, below_sum, counted - target_left, asked.inverse, BLOCKS),
+            )
             is_one = high <= next_number(low, NAME)
             is_complete = (tl.max(inside, 0) <= messages.size) | is_one
             is_solved = is_complete & (left >= low) & (right <= high)
@@ -419,12 +376,12 @@ def advance_rows(
                 if asked.is_hard:
                     hi, part, tied = _hard_boundary(
                         *(messages, search, row, rows, curve, asked, counted + infinite),
-                        *(RANKS, SIZE_LANES, BLOCK, NAME),
+                        *(RANKS, SIZE_LANES, NAME),
                     )
                     lo = part / tied
                     log_share = log_quotient(part, tied, tl.float64)
                 else:
-                    place, offset = root_of(curve, under, asked.scale, asked.inverse)
+                    place, offset = root_of(curve, asked.scale, asked.inverse)
                     hi, lo = _renormalised(place, offset, COMPUTE)
                     part, log_share = 0.0 * valid, 0.0 * valid
                 none = 0.0 * valid
@@ -442,7 +399,7 @@ def advance_rows(
                     bottom, top = _ends_of(value, is_real)
                     between = tl.where(own > messages.size, own / messages.size, 0.0)
                     margin += tl.sum(between * _variation(bottom, top, asked), 0)
-                low, high = band_of(curve, left, right, margin, asked.is_hard, NAME, BLOCK)
+                low, high = band_of(curve, left, right, margin, asked.is_hard, NAME)
                 _write_state(
                     search, row, rows, cuts, left, right, low, high, low <= high, CUT_LANES, NAME
                 )

@@ -1,6 +1,6 @@
 """The steps between messages of a search for thresholds of rows over many ranks.
 
-One or two launches each. See backends/torch/shard_steps.py; shard_search.py has what is computed.
+Three launches each. See backends/torch/shard_steps.py; shard_search.py has what is computed.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from torch import Tensor
 from ..common import compute_dtype
 from ..shards import COLUMNS, HEADER, Rows, Sizes, Solved
 from .device import on_device
+from .shard_curve import BLOCK, sum_blocks
 from .shard_nodes import Messages, Search, order_nodes
 from .shard_plan import vector
 from .shard_search import advance_rows, begin_rows
@@ -23,13 +24,11 @@ from .steps import Step
 #: Fields of Solved but the ties, in the order of shard_search.py.
 _FIELDS = ("hi", "lo", "log_share", "is_used_up", "wanted_ties", "valid_count", "has_nan")
 #: Nodes whose places a program counts, so few that a large device has work for all of its cores;
-#: comparisons at a time; nodes that are added up at a time: each time is a wait for memory.
+#: comparisons at a time: each time is a wait for memory.
 _LEAST_OWN, _MOST_OWN, _PROGRAMS, _COMPARED = 16, 64, 512, 8192
-_LEAST_BLOCK, _BLOCK = 64, 4096
-#: Warps that add up as many; fewer nodes do not need as many.
-_WARPS = 16
-#: So many rows of so few nodes are ordered where they are added up.
-_MANY_ROWS, _FEW_NODES = 64, 1024
+#: Nodes of several ranks that are looked at at a time, and warps for as many; fewer need less.
+_TOGETHER, _WARPS = 2048, 8
+_ORDERING = 8
 #: Threads decide by sums that all have to the last bit: see config.TilePlan.may_fuse.
 _OPTIONS = {"enable_fp_fusion": False}
 
@@ -46,7 +45,7 @@ class Steps:
         self._search = Search(
             *(budget.contiguous(), temperature.contiguous(), new((4, number))),
             new((number,), dtype=torch.int32),
-            *(new((number, sizes.pivots)), self._fields, self._ties, new((6, number, most))),
+            *(new((number, sizes.pivots)), self._fields, self._ties, new((7, number, most))),
         )
         self.low, self.high = self._search.state[2], self._search.state[3]
         self.is_open, self.pivots = self._search.is_open, self._search.pivots
@@ -75,28 +74,30 @@ class Steps:
             *(numbers, numbers.stride(0), columns, nodes, nodes.stride(0), size, rows.ranks)
         )
         named = {"NAME": str(rows.dtype).removeprefix("torch.")}
+        wide = compute_dtype(rows.dtype) == torch.float64
+        computed = {"COMPUTE": tl.float64 if wide else tl.float32}
         owned = min(_MOST_OWN, max(_LEAST_OWN, vector(rows.number * count // _PROGRAMS)))
-        blocks = -(-count // owned)
-        own: dict[str, Any] = {"OWN": owned, "OTHERS": min(_COMPARED // owned, vector(count))}
-        # Many rows with few nodes have a program for each, which orders them, too.
-        is_apart = rows.number < _MANY_ROWS or count > _FEW_NODES
-        inside = {"OWN": 0, "OTHERS": 0} if is_apart else own
-        own = {"IS_SAMPLE": is_sample} | named | own
-        ordering = Step(order_nodes, rows.number * blocks, (), own, {"num_warps": 8, **_OPTIONS})
-        each: dict[str, Any] = {"SIZE_LANES": vector(size), "CUT_LANES": vector(self.sizes.pivots)}
-        each |= {"RANKS": min(max(1, _BLOCK // vector(size)), vector(rows.ranks))}
+        orders, blocks = -(-count // owned), -(-count // BLOCK.value)
+        own: dict[str, Any] = {"OWN": owned, "OTHERS": min(_COMPARED // owned, vector(size))}
+        own |= {"IS_SAMPLE": is_sample} | named
+        ordering = Step(
+            order_nodes, rows.number * orders, (), own, {"num_warps": _ORDERING, **_OPTIONS}
+        )
+        of_blocks = {"IS_SAMPLE": is_sample} | computed
+        adding = Step(sum_blocks, rows.number * blocks, (), of_blocks, {"num_warps": 4, **_OPTIONS})
+        together = min(max(1, _TOGETHER // vector(size)), vector(rows.ranks))
+        each: dict[str, Any] = {"RANKS": together, "SIZE_LANES": vector(size)}
+        each |= {"CUT_LANES": vector(self.sizes.pivots), "BLOCKS": vector(blocks)}
         kernel = begin_rows
         if not is_sample:
             each, kernel = each | {"RANK_LANES": vector(rows.ranks)}, advance_rows
-        each |= {"BLOCK": max(_LEAST_BLOCK, min(_BLOCK, vector(count)))} | inside | named
-        wide = compute_dtype(rows.dtype) == torch.float64
-        each |= {"COMPUTE": tl.float64 if wide else tl.float32}
-        warps = max(4 if is_apart else 8, min(_WARPS, each["BLOCK"] // 128))
+        warps = max(4, min(_WARPS, together * vector(size) // 256))
+        each |= named | computed
         step = Step(kernel, rows.number, (), each, {"num_warps": warps, **_OPTIONS})
         with on_device(gathered):
             lead = (said, self._search, rows.number)
-            if is_apart:
-                launch_steps(gathered.device, [ordering], (*lead, blocks))
+            launch_steps(gathered.device, [ordering], (*lead, orders))
+            launch_steps(gathered.device, [adding], (*lead[1:], blocks, count))
             launch_steps(gathered.device, [step], (*lead, cuts))
 
 
