@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cases import normal
-from fast_lapsum import reference, soft_topk
+from fast_lapsum import losses, reference, soft_topk
 from fast_lapsum.losses import TopKCrossEntropyLoss, recall_at_k, soft_ndcg, spearman_loss
 
 P_K = [0.2, 0.0, 0.3, 0.0, 0.5]
@@ -267,6 +267,9 @@ def test_bad_targets_are_named() -> None:
         loss(normal(4, 5), torch.zeros(3, dtype=torch.int64))
     with pytest.raises(ValueError, match=r"target must have the shape \(4, 5\) for several labels"):
         loss(normal(4, 5), torch.zeros(4, dtype=torch.bool))
+    says = r"dtype of whole numbers .* or the shape \(4, 5\) .* got float32 and shape \(4,\)"
+    with pytest.raises(TypeError, match=says):
+        loss(normal(4, 5), torch.zeros(4))
     with pytest.raises(ValueError, match=r"p_k must have at most one probability per class.*2.*3"):
         loss(normal(4, 2), torch.zeros(4, dtype=torch.int64))
     with pytest.raises(ValueError, match=r"relevant must have the shape of scores, \(4, 5\)"):
@@ -275,6 +278,15 @@ def test_bad_targets_are_named() -> None:
         soft_ndcg(normal(4, 5), torch.ones(4))
     with pytest.raises(ValueError, match=r"target must have the shape of prediction, \(4, 5\)"):
         spearman_loss(normal(4, 5), torch.ones(4))
+
+
+def test_the_names_of_losses_are_those_of_its_own() -> None:
+    own = {
+        name
+        for name, value in vars(losses).items()
+        if getattr(value, "__module__", None) == losses.__name__ and not name.startswith("_")
+    }
+    assert set(losses.__all__) == own
 
 
 @pytest.mark.parametrize("label", [5, -1, -100])

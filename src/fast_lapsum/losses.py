@@ -15,6 +15,13 @@ from ._call import Number
 from .functional import log_soft_topk, soft_topk
 from .ranking import soft_rank, spearman
 
+__all__ = [
+    "TopKCrossEntropyLoss",
+    "recall_at_k",
+    "soft_ndcg",
+    "spearman_loss",
+]
+
 Reduction = Literal["mean", "sum", "none"]
 
 
@@ -79,14 +86,20 @@ class TopKCrossEntropyLoss(torch.nn.Module):
         is_label = not target.is_floating_point() and target.dtype != torch.bool
         wanted = scores.shape[:-1] if is_label else scores.shape
         if target.shape != wanted:
+            if target.is_floating_point() and target.shape == scores.shape[:-1]:
+                dtype = str(target.dtype).removeprefix("torch.")
+                raise TypeError(
+                    "target must have a dtype of whole numbers for labels, such as int64, or the "
+                    f"shape {tuple(scores.shape)} for several labels per row, got {dtype} and "
+                    f"shape {tuple(target.shape)}"
+                )
             kind = "labels" if is_label else "several labels per row"
             raise ValueError(
                 f"target must have the shape {tuple(wanted)} for {kind}, got {tuple(target.shape)}"
             )
         if is_label:
-            target = (
-                target.long()
-            )  # as indices have to be; small dtypes have no -100 to compare with
+            # As indices have to be; small dtypes have no -100 to compare with.
+            target = target.long()
             _check_labels(target, scores.shape[-1], self.ignore_index)
             is_valid = target != self.ignore_index
             places = target.where(is_valid, 0).unsqueeze(-1)

@@ -190,6 +190,37 @@ def test_bad_arguments_are_named() -> None:
     with pytest.raises(ValueError, match=r"k must lie in \[0, 3\].*k=4"):
         TopKActivation(4)(normal(2, 3))
     assert math.isnan(TopKActivation(4).threshold)
+    with pytest.raises(ValueError, match=r"k must be a whole number .*hard=True, got k=2\.5"):
+        TopKActivation(2.5)
+
+
+def test_a_fractional_k_is_for_soft_masks_and_for_the_way_of_a_schedule() -> None:
+    x = normal(5, 30)
+    assert TopKActivation(0.1 * 30).k == 0.1 * 30  # whole but for rounding
+    soft = TopKActivation(2.5, 0.3, hard=False)
+    torch.testing.assert_close(soft(x), torch.relu(x) * soft_topk(x, 2.5, 0.3))
+    layer = TopKActivation(4)
+    schedule = BudgetSchedule(layer, steps=2, start=8, end=4)
+    schedule.step()
+    assert 5 < layer.k < 6
+    assert torch.equal(layer(x), _plain_topk(x, 5))
+
+
+@pytest.mark.parametrize(
+    "layer", [BatchTopK(3), TopKActivation(3, inference="threshold"), TopKActivation(3)]
+)
+def test_a_threshold_that_is_not_known_is_not_exported(layer: BatchTopK | TopKActivation) -> None:
+    says = f"{type(layer).__name__} has no threshold to export yet: .*calibrate"
+    with pytest.raises(RuntimeError, match=says):
+        layer.jumprelu_threshold(30)
+    layer(normal(5, 30))
+    if isinstance(layer, TopKActivation) and layer.inference == "budget":
+        with pytest.raises(RuntimeError, match='make it with inference="threshold" and train it'):
+            layer.jumprelu_threshold(30)
+        layer.calibrate(normal(5, 30))
+    assert (layer.jumprelu_threshold(30) > 0).all()
+    nothing = layer.to("meta").jumprelu_threshold(30)
+    assert nothing.is_meta
 
 
 @pytest.mark.parametrize("k", [0.02, 2.5, 30.0])

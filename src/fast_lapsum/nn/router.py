@@ -39,7 +39,8 @@ class TopKRouter(torch.nn.Module):
             tokens compete, and have top_k experts on average over the batch. ``"expert"``: each
             expert chooses equally many tokens, top_k * tokens / num_experts, rounded down. In the
             latter two a token depends on the others of its batch, in training; in ``eval()`` it is
-            routed by itself, by thresholds that training keeps (:class:`RunningThreshold`).
+            routed by itself, by thresholds that training keeps (:class:`RunningThreshold`). Before
+            the first batch there are none: probabilities are NaN, and no expert is chosen.
         normalize: divide the weights of a token by their sum, also where they are too small for
             their dtype: a token that has an expert has weights that add up to one. With top_k = 1
             all weights are then one and the router learns nothing.

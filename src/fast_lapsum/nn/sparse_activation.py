@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
 from .._arguments import check_scores
+from .._autograd import is_plain
 from ..selection import hard_topk_mask
 from .activated import Activated, activated, gated, has_kernel, update
 from .budgeted import check_spent, checked_choice, whole_budget
@@ -25,7 +27,8 @@ class TopKActivation(BudgetGate):
     At temperature 0 the gradient is that of the plain activation.
 
     Args:
-        k: latents per row. It can be set or annealed; a fractional one is rounded down.
+        k: latents per row, a whole number unless ``hard`` is False. It can be set or annealed; one
+            that is fractional on the way is rounded down.
         temperature: of the gate's gradient, in units of the pre-activations.
         hard: exactly k latents in training. False weighs all of them with the soft mask, for a
             temperature that is annealed.
@@ -53,6 +56,11 @@ class TopKActivation(BudgetGate):
         momentum: float | None = 0.01,
     ) -> None:
         super().__init__(k, temperature, budget="row", hard=hard, momentum=momentum)
+        if hard and not isinstance(k, Tensor) and not math.isclose(k, round(k), rel_tol=1e-12):
+            raise ValueError(
+                f"k must be a whole number of latents per row with hard=True, got k={k}; "
+                "BatchTopK takes a fractional k, which is one on average"
+            )
         self.inference = checked_choice("inference", inference, ("budget", "threshold"))
 
     def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -80,7 +88,10 @@ class TopKActivation(BudgetGate):
         return _activations(self, scores, gate)
 
     def jumprelu_threshold(self, num_latents: int) -> Tensor:
-        """The inference threshold as that of a JumpReLU, one for each latent, at least 0."""
+        """The inference threshold as that of a JumpReLU, one for each latent, at least 0.
+
+        RuntimeError if there is none yet. A GPU is waited for.
+        """
         return _jumprelu_threshold(self, num_latents)
 
 
@@ -90,6 +101,7 @@ class BatchTopK(BudgetGate):
     Rows compete: one may have more than k active latents, another less. In ``eval()`` a row comes
     alone, and latents over the threshold that training keeps are active: a JumpReLU, whose
     threshold :meth:`jumprelu_threshold` exports. It is the one over which lie k latents per row.
+    Before the first batch there is none, and activations of ``eval()`` are NaN.
 
     Args:
         k: latents per row, on average over the batch; whole or fractional. It can be annealed.
@@ -158,7 +170,10 @@ class BatchTopK(BudgetGate):
         return found.activations
 
     def jumprelu_threshold(self, num_latents: int) -> Tensor:
-        """The inference threshold as that of a JumpReLU, one for each latent, at least 0."""
+        """The inference threshold as that of a JumpReLU, one for each latent, at least 0.
+
+        RuntimeError if there is none yet. A GPU is waited for.
+        """
         return _jumprelu_threshold(self, num_latents)
 
 
@@ -195,4 +210,9 @@ def _learning(layer: BudgetGate, gate: Tensor) -> Tensor:
 
 def _jumprelu_threshold(gate: BudgetGate, num_latents: int) -> Tensor:
     """ReLU is zero below 0, so a lower threshold is the same function."""
+    if is_plain(gate.threshold) and bool(gate.threshold.isnan()):
+        name, how = type(gate).__name__, "train it, or calibrate it"
+        if isinstance(gate, TopKActivation) and gate.inference == "budget":
+            how = 'make it with inference="threshold" and train it, or calibrate it'
+        raise RuntimeError(f"{name} has no threshold to export yet: {how} with scores, first")
     return gate.threshold.clamp(min=0).expand(num_latents).clone()
