@@ -15,6 +15,7 @@ from torch.nn import Module
 
 from dense_attention import dense_attention
 from fast_lapsum import nn
+from fast_lapsum.backends.triton import activation_entry as kernels
 from fast_lapsum.losses import TopKCrossEntropyLoss, recall_at_k, soft_ndcg, spearman_loss
 from fast_lapsum.prune import soften
 from model_layers import LAYERS, Case
@@ -229,6 +230,85 @@ def test_a_batch_takes_no_memory_but_activations_and_gradients() -> None:
     before = torch.cuda.memory_allocated()
     (gradient,) = torch.autograd.grad(out, scores, upstream)
     assert torch.cuda.max_memory_allocated() - before <= gradient.nbytes + rest
+
+
+@pytest.mark.parametrize("shape", [(64, 4096), (301, 4099), (2048, 4096)])
+@pytest.mark.parametrize(
+    "layer",
+    [
+        *(nn.BatchTopK(20, 0.3), nn.BatchTopK(20, 0.0), nn.BatchTopK(20, 0.3, hard=False)),
+        *(nn.TopKActivation(20, 0.3), nn.TopKActivation(20, 0.3, inference="threshold")),
+    ],
+    ids=str,
+)
+def test_compiled_activations_take_the_kernels(
+    layer: nn.BudgetGate, shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one graph, by the default compiler: what an eager layer gives, thresholds, too.
+
+    The largest batch is one whose mask is never in memory.
+    """
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    called: list[str] = []
+
+    def note(name: str) -> None:
+        function = getattr(kernels, name)
+
+        def noted(*given: Any) -> Any:
+            called.append(name)
+            return function(*given)
+
+        monkeypatch.setattr(kernels, name, noted)
+
+    for name in ("activate", "gated_forward", "gated_backward"):
+        note(name)
+    eager = copy.deepcopy(layer).cuda()
+    same = copy.deepcopy(eager)
+    compiled = torch.compile(same, fullgraph=True)
+    for seed in range(3):
+        scores = torch.randn(shape, device="cuda", requires_grad=True)
+        upstream = torch.randn_like(scores)
+        wanted = eager(scores)
+        (wanted_gradient,) = torch.autograd.grad(wanted, scores, upstream)
+        called.clear()
+        found = compiled(scores)
+        (gradient,) = torch.autograd.grad(found, scores, upstream)
+        is_long = layer.hard and layer.budget == "batch" and scores.numel() > 2**22
+        assert called == ["gated_forward" if is_long else "activate", "gated_backward"], seed
+        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(gradient, wanted_gradient, rtol=1e-5, atol=1e-5)
+        for name, value in eager.state_dict().items():
+            one = same.state_dict()[name]
+            torch.testing.assert_close(one, value, rtol=1e-4, atol=1e-6, equal_nan=True, msg=name)
+
+
+def test_a_compiled_batch_takes_no_memory_but_activations_and_gradients() -> None:
+    torch._dynamo.reset()
+    layer = torch.compile(nn.BatchTopK(100).cuda(), fullgraph=True)
+    scores = torch.randn(1024, 16_384, device="cuda", requires_grad=True)
+    upstream = torch.randn_like(scores)
+    for _ in range(2):
+        torch.autograd.grad(layer(scores), scores, upstream)  # compiles
+    rest = 4 << 20  # of what is told from launch to launch
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    out = layer(scores)
+    assert torch.cuda.max_memory_allocated() - before <= out.nbytes + rest
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    (gradient,) = torch.autograd.grad(out, scores, upstream)
+    assert torch.cuda.max_memory_allocated() - before <= gradient.nbytes + rest
+
+
+def test_compiled_activations_wait_for_nothing(no_sync: NoSync) -> None:
+    torch._dynamo.reset()
+    layer = torch.compile(nn.BatchTopK(20).cuda(), fullgraph=True)
+    scores = torch.randn(2048, 4096, device="cuda", requires_grad=True)
+    for _ in range(2):
+        torch.autograd.grad(layer(scores), scores, scores.detach())  # compiles
+    with no_sync():
+        torch.autograd.grad(layer(scores), scores, scores.detach())
 
 
 def test_evaluation_keeps_the_budget_in_bfloat16() -> None:

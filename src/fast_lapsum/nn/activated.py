@@ -8,12 +8,18 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
-from .._autograd import call_backward, call_operator, is_plain, soft_topk
+from .. import _activation_traced
+from .._activation_autograd import gradient_in_parts
+from .._autograd import call_operator, is_plain
 from .._call import prepare
-from .._derivatives import Row, Settings, mask_vjp, transforms_active
+from .._derivatives import Settings, transforms_active
 from ..backends.triton import loader
 from .running_threshold import RunningThreshold, is_computed_again
+
+#: Where graphs have the operators of ``_activation_ops.py``; elsewhere a compiler does as well.
+_DEVICES_WITH_KERNELS = ("cuda",)
 
 
 class Activated(NamedTuple):
@@ -38,6 +44,22 @@ def has_kernel(scores: Tensor, threshold: Tensor) -> bool:
     return is_small and is_one and scores.numel() > 0
 
 
+def has_operator(
+    scores: Tensor, threshold: Tensor, k: float | Tensor, temperature: float | Tensor
+) -> bool:
+    """Whether a graph takes these scores to the kernels: those of a GPU, of values not learned."""
+    if not torch.compiler.is_compiling() or scores.device.type not in _DEVICES_WITH_KERNELS:
+        return False
+    if type(scores) not in (Tensor, Parameter):  # such as a DTensor, which has its own way
+        return False
+    if not (isinstance(k, Tensor) and isinstance(temperature, Tensor)):
+        return False
+    is_small = scores.dtype.itemsize <= 4 and threshold.dtype == torch.float32
+    is_one = threshold.device == scores.device and threshold.dim() == 0
+    is_learned = k.requires_grad or temperature.requires_grad
+    return is_small and is_one and not is_learned and scores.numel() > 0
+
+
 def activated(scores: Tensor, gate: Tensor, threshold: Tensor) -> Activated:
     """relu(scores) * gate, differentiable, and what a threshold's update asks of the scores."""
     found = _Activated.apply(scores, gate.contiguous(), threshold)  # type: ignore[no-untyped-call]
@@ -54,8 +76,12 @@ def gated(
 ) -> Activated:
     """The same with the mask of the scores as their gate, of numbers for k and temperature.
 
-    Both parts of the gradient are written as one, and what the gate receives is never in memory.
+    Both parts of the gradient are written as one, and what the gate receives is never in memory. In
+    a graph both are tensors, and the numbers of all parts are one.
     """
+    if isinstance(k, Tensor) and isinstance(temperature, Tensor):
+        given = (scores, k, temperature, threshold, dim, hard)
+        return Activated(*_activation_traced.gated_activation(*given))
     call = prepare(scores, k, temperature, dim, True, None, "hard" if hard else "mask")
     found = _Gated.apply(call.scores, call.settings, threshold)  # type: ignore[no-untyped-call]
     return Activated(call.restore(found[0]), *found[1:])
@@ -139,22 +165,7 @@ class _Gated(torch.autograd.Function):
         scores, pair, gate, best, boundary = ctx.saved_tensors
         settings = ctx.settings
         if torch.is_grad_enabled() or transforms_active() or not is_plain(grad, scores):
-            return _gradient_in_parts(grad, scores, pair, settings), None, None
+            return gradient_in_parts(grad, scores, None, None, pair, settings), None, None
         t = settings.temperature_number
         given = (grad.contiguous(), scores, gate, best, None, t, pair, boundary)
         return _kernels().gated_backward(*given), None, None
-
-
-def _gradient_in_parts(grad: Tensor, scores: Tensor, pair: Tensor, settings: Settings) -> Tensor:
-    """The same gradient in operations of torch, which have derivatives themselves."""
-    gate = soft_topk(scores, None, None, None, None, settings, False)[0]  # once more
-    relu = torch.relu(scores)
-    of_gate = (grad * relu).to(gate.dtype)
-    if torch.is_grad_enabled():
-        row = Row(scores, None, None, None, pair, settings)
-        through_gate = row.for_inputs(mask_vjp(row, of_gate))[0]
-    else:
-        through_gate = call_backward(of_gate, scores, None, None, pair, settings, False)[0]
-    assert through_gate is not None
-    of_scores: Tensor = torch.ops.aten.threshold_backward((grad * gate).to(grad.dtype), relu, 0)
-    return of_scores + through_gate

@@ -196,8 +196,9 @@ class RunningThreshold(Keeping):
     @torch.no_grad()
     def forget(self, setting: float | Tensor) -> None:
         """Let fewer batches count, in the measure of how much the setting has changed."""
-        last = self._last_setting
-        if last is not None and not is_traced() and last.holds(setting, self.setting):
+        # A graph that read what is noted would be made anew when that changes.
+        last = None if is_traced() else self._last_setting
+        if last is not None and last.holds(setting, self.setting):
             return
         new = torch.ones_like(self.setting) * setting
         change = (new / self.setting).log().abs()

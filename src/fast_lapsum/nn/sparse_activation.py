@@ -11,7 +11,7 @@ from torch import Tensor
 from .._arguments import check_scores
 from .._autograd import is_plain
 from ..selection import hard_topk_mask
-from .activated import Activated, activated, gated, has_kernel, update
+from .activated import Activated, activated, gated, has_kernel, has_operator, update
 from .budgeted import check_spent, checked_choice, whole_budget
 from .gate import BudgetGate
 
@@ -65,7 +65,7 @@ class TopKActivation(BudgetGate):
 
     def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
         """The activations of pre-activations ``scores``; ``mask`` marks those that take part."""
-        if self.training and mask is None and has_kernel(scores, self.threshold):
+        if self.training and mask is None and _is_in_one_pass(self, scores):
             check_scores(scores, -1)
             k, temperature = self._of_call()
             rows = 1 if self.inference == "budget" else self._rows(scores, None)
@@ -148,7 +148,7 @@ class BatchTopK(BudgetGate):
     def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
         """The activations of pre-activations ``scores``; ``mask`` marks those that take part."""
         is_whole = self.training and mask is None and self.process_group is None
-        if is_whole and has_kernel(scores, self.threshold):
+        if is_whole and _is_in_one_pass(self, scores):
             return self._with_kernels(scores)
         return _activations(self, scores, super().forward(scores, mask))
 
@@ -185,6 +185,12 @@ def _activations(layer: BudgetGate, scores: Tensor, gate: Tensor) -> Tensor:
     return torch.relu(scores) * gate.to(scores.dtype)
 
 
+def _is_in_one_pass(layer: BudgetGate, scores: Tensor) -> bool:
+    """Whether kernels take these scores, by a call or in a graph."""
+    threshold = layer.threshold
+    return has_kernel(scores, threshold) or has_operator(scores, threshold, *layer._of_call())
+
+
 def _in_one_pass(
     layer: BudgetGate,
     scores: Tensor,
@@ -193,7 +199,8 @@ def _in_one_pass(
     rows: int | Tensor,
 ) -> Activated:
     """Activations by a kernel, and what else it finds, with a gradient of one pass if it can be."""
-    if not (isinstance(k, Tensor) or isinstance(temperature, Tensor)):
+    is_graph = torch.compiler.is_compiling()
+    if is_graph or not (isinstance(k, Tensor) or isinstance(temperature, Tensor)):
         dim = -1 if layer.budget == "row" else None
         budget = layer._whole(scores, k, rows, None)
         return gated(scores, budget, temperature, dim, layer.hard, layer.threshold)

@@ -356,3 +356,24 @@ def _all_of(
         return out, gradient, again
     (second,) = torch.autograd.grad(again.square().sum(), leaf)
     return out, gradient, again, second
+
+
+@pytest.mark.parametrize("k", [0.0, 25.0, 201.0])
+@pytest.mark.parametrize("t", [0.3, 0.0])
+@pytest.mark.usefixtures("shared")
+def test_numbers_in_memory_are_those_of_a_call(k: float, t: float) -> None:
+    """As graphs have them, without a mask in memory: bit by bit the same."""
+    scores, grad = normal(201).float(), normal(201, seed=1).float()
+    b = torch.tensor(0.5)
+    wanted = activation_entry.gated_forward(scores, k, t, b)
+    in_memory = (torch.tensor(x, dtype=torch.float64) for x in (k, t))
+    found = activation_entry.gated_forward(scores, *in_memory, b)
+    assert wanted is not None
+    assert found is not None
+    for one, other in zip(found, wanted, strict=True):
+        assert torch.equal(one, other)
+    given = (grad, scores, None, None)
+    alone = activation_entry.gated_backward(*given, None, t, wanted.pair, wanted.boundary)
+    rows = torch.tensor(t, dtype=torch.float64)
+    again = activation_entry.gated_backward(*given, rows, 1.0, found.pair, found.boundary)
+    assert torch.equal(again, alone)

@@ -23,6 +23,7 @@ _KERNELS = (
     *("tile_activation_backward", "sums_activation_backward", "scores_activation_backward"),
     "write_activations",
 )
+_DTYPES = (torch.float32, torch.bfloat16)
 
 
 @pytest.fixture
@@ -100,17 +101,31 @@ def test_the_whole_gradient_compiles(
             assert ("st.global.v4.b32" in code) == is_wide
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("n", [4096 * 16_384, 5_000_001])
+@pytest.mark.parametrize(
+    ("n", "dtype", "in_memory"),
+    [
+        *((n, x, False) for n in (4096 * 16_384, 5_000_001) for x in _DTYPES),
+        (4096 * 16_384, torch.float32, True),
+    ],
+)
 def test_activations_without_a_mask_compile(
-    launches: list[Recorded], n: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    launches: list[Recorded],
+    n: int,
+    dtype: torch.dtype,
+    in_memory: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Behind the launches of a mask, which are compiled elsewhere, and their gradient."""
+    """Behind the launches of a mask, which are compiled elsewhere, and their gradient.
+
+    Budget and temperature are numbers, or in memory as in graphs.
+    """
     monkeypatch.setattr(activation_entry, "launch_named", _only(launches, activation_entry))
     scores, one = torch.empty(n, dtype=dtype, device="meta"), torch.empty((), device="meta")
-    row = activation_entry.gated_forward(scores, 100 * 4096, 0.1, one)
+    k, t = (one.double(), one.double()) if in_memory else (100 * 4096, 0.1)
+    row = activation_entry.gated_forward(scores, k, t, one)
     assert row is not None
-    given = (scores, scores, None, None, None, 0.1, row.pair, row.boundary)
+    of_rows = (t, 1.0) if in_memory else (None, t)
+    given = (scores, scores, None, None, *of_rows, row.pair, row.boundary)
     activation_entry.gated_backward(*given)
     assert len(launches) == 3
     is_wide = n % 16 == 0

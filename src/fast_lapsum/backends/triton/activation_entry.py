@@ -19,6 +19,7 @@ from .activation_backward import (
 from .activation_forward import write_activations
 from .config import (
     BLOCKS_BACKWARD,
+    PROGRAMS,
     TILES_BACKWARD,
     LongBackwardPlan,
     SharedPlan,
@@ -51,6 +52,8 @@ LANES = 1024
 #: The plan of rows that no program holds, and the longest row that one does.
 LONG_BACKWARD = LongBackwardPlan()
 LONGEST_BLOCK = longest_block_backward(4)
+#: Of one longer row no device has a team that holds it, and :func:`gated_forward` has an answer.
+LONGEST_WITH_GATE = PROGRAMS * longest_block(4)
 #: Below it a temperature is that of the hard limit.
 SMALLEST_NORMAL = torch.finfo(torch.float32).tiny
 _OPTIONS = {"num_warps": 4}
@@ -89,12 +92,13 @@ class GatedRow(NamedTuple):
 
 
 def gated_forward(
-    scores: Tensor, budget: float, temperature: float, threshold: Tensor
+    scores: Tensor, budget: float | Tensor, temperature: float | Tensor, threshold: Tensor
 ) -> GatedRow | None:
     """relu(scores) times their hard mask of one long row, which is never in memory.
 
-    The rest is that of :func:`activate`. None for rows that other launches solve: their mask is at
-    hand before it is written.
+    The rest is that of :func:`activate`. Budget, a whole one, and temperature are numbers, or
+    float64 tensors of one. None for rows that other launches solve: their mask is at hand before it
+    is written.
     """
     n = scores.numel()
     if scores.dim() != 1 or n <= longest_block(4):
@@ -103,8 +107,10 @@ def gated_forward(
     width = 16 // scores.itemsize
     if n % width or scores.data_ptr() % 16 or out.data_ptr() % 16:
         width = 1
-    numbers = Numbers(*split_float64(budget), *split_float64(temperature))
-    call = Call(Rows(scores, n, 0), None, None, None, numbers, n, 1)
+    of_budget, k = _told(budget)
+    of_temperature, t = _told(temperature)
+    numbers = Numbers(*split_float64(k), *split_float64(t))
+    call = Call(Rows(scores, n, 0), None, of_budget, of_temperature, numbers, n, 1)
     pair = scores.new_empty(2, dtype=torch.float32)
     overlap = can_overlap(scores.device)
     with on_device(scores):
@@ -135,6 +141,11 @@ def gated_forward(
             (call, Rows(out, n, 0), words, threshold, counts, best, boundary),
         )
     return GatedRow(out, counts, best, boundary, pair)
+
+
+def _told(value: float | Tensor) -> tuple[Rows | None, float]:
+    """A tensor of one number as a kernel sees it, or a number where that is None."""
+    return (Rows(value, 0, 0), 0.0) if isinstance(value, Tensor) else (None, value)
 
 
 @functools.lru_cache(maxsize=64)
