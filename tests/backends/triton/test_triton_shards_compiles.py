@@ -93,9 +93,18 @@ def test_a_call_has_few_launches(launches: list[Recorded]) -> None:
     assert _names(launches) == wanted
 
 
-def test_kernels_of_masks_compile(launches: list[Recorded]) -> None:
-    """Two programs that read are at work on a core: 64 registers a thread, little shared memory."""
+@pytest.mark.parametrize("read", [2, pytest.param(16, marks=pytest.mark.slow)])
+def test_kernels_of_masks_compile(
+    launches: list[Recorded], read: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two programs that read are at work on a core: 64 registers a thread, little shared memory.
+
+    Neither depends on how many scores a thread reads at a time, which are 16.
+    """
     assert shard_plan(125_000_000, 1).chunks == 256
+    plan = shard_plan(125_000, 1)
+    assert plan.read == 16
+    monkeypatch.setattr(shard_rows, "shard_plan", lambda n, rows: plan._replace(read=read))
     _call(torch.float32, 125_000, 1, ("mask",))
     for launched in launches:
         name = launched[0].__name__
