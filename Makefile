@@ -29,6 +29,7 @@ help: ## this list
 install: $(INSTALLED) ## the virtual environment, with this checkout installed in place
 
 # $(call set_up,EXTRA): until it has ended neither stamp is there, so that no target takes half of it.
+# Python compiles what it imports; pip would compile all that is installed, which takes longer.
 define set_up
 	@test -n "$(PYTHON)" || { echo "error: no Python >= 3.10 with venv and ensurepip on PATH;" \
 	  "install one (Debian: python3 python3-venv) or say make PYTHON=/path/to/python" >&2; exit 1; }
@@ -36,7 +37,7 @@ define set_up
 	@rm -f $(INSTALLED) $(DEMO_INSTALLED)
 	@rm -rf src/fast_lapsum/cpu # where it was before
 	@rm -f src/fast_lapsum/backends/cpu/_lapsum.* # if it cannot be built, none is better than an old one
-	$(BIN)/python -m pip install --quiet --editable ".[$(1)]"
+	$(BIN)/python -m pip install --quiet --editable ".[$(1)]" --no-compile
 	@$(BIN)/python -c 'from fast_lapsum.backends.cpu import loader; print("CPU calls take:", loader.status().description)'
 endef
 
