@@ -204,7 +204,7 @@ def test_every_gpu(
 ) -> None:
     """As it is launched there: from Hopper on launches overlap.
 
-    Where another kernel is launched for that, older GPUs have float64: it is found once for both.
+    What older ones launch is another kernel then. Long rows have float64 there: one build for both.
     """
     built: dict[str, Any] = {}
     newer = (True, torch.float32, plan, (90, 100))
