@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from ._autograd import is_plain
+
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
@@ -94,18 +96,14 @@ def _resolve(name: str) -> ProcessGroup:
 def gather(message: Tensor, name: str) -> Tensor:
     """The messages of all ranks in their order, [ranks, ...]; all have one shape and dtype.
 
-    By the functional collectives, which order themselves behind what the device has to do, without
-    a wait of the host's. A rank that is gone, or that does not come in time, is an error of
-    torch.distributed's.
+    A rank that is gone, or that does not come in time, is an error of torch.distributed's.
     """
-    from torch.distributed import _functional_collectives  # noqa: F401  (registers the operators)
-
     ranks = size_of(name)
     if message.numel() == 0:
         return message.new_empty((ranks, *message.shape))
     try:
         found = _gathered(message.contiguous().view(-1), ranks, name)
-        return torch.ops._c10d_functional.wait_tensor(found).view(ranks, *message.shape)  # type: ignore[no-any-return]
+        return found.view(ranks, *message.shape)
     except RuntimeError as error:
         error.args = (f"{error}\n{_said_of_failure(name)}",)  # of the same type, at the same place
         raise
@@ -116,14 +114,30 @@ def _gathered(message: Tensor, ranks: int, name: str) -> Tensor:
 
     Gloo gathers in a ring, and every step wakes all processes in turn; to all at once is one step.
     Whoever asks torch.distributed for all checks gets the ring, whose sizes it compares.
+
+    The functional collectives order themselves behind what the device has to do, without a wait of
+    the host's, and are what a graph holds. On a CPU they take as long as the messages do.
     """
+    from torch import distributed
     from torch.distributed import DebugLevel, get_debug_level  # type: ignore[attr-defined]
 
-    operators = torch.ops._c10d_functional
     if not message.is_cpu or get_debug_level() == DebugLevel.DETAIL:
-        return operators.all_gather_into_tensor(message, ranks, name)  # type: ignore[no-any-return]
+        return _waited("all_gather_into_tensor", message, ranks, name)
+    to_all = torch.cat([message] * ranks)
+    if is_plain(message):
+        found = torch.empty_like(to_all)
+        distributed.all_to_all_single(found, to_all, group=_resolve(name))
+        return found
     sizes = [message.numel()] * ranks
-    return operators.all_to_all_single(message.repeat(ranks), sizes, sizes, name)  # type: ignore[no-any-return]
+    return _waited("all_to_all_single", to_all, sizes, sizes, name)
+
+
+def _waited(operator: str, *given: object) -> Tensor:
+    """What a functional collective gives."""
+    from torch.distributed import _functional_collectives  # noqa: F401  (registers the operators)
+
+    operators = torch.ops._c10d_functional
+    return operators.wait_tensor(getattr(operators, operator)(*given))  # type: ignore[no-any-return]
 
 
 def _said_of_failure(name: str) -> str:
