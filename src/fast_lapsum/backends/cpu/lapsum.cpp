@@ -211,9 +211,9 @@ LAPSUM_EXPORT int64_t lapsum_shard_advance(const SearchCall* call) try {
     return kOutOfMemory;
 }
 
-// Rows in descending order. Returns -1 or kOutOfMemory.
-LAPSUM_EXPORT int64_t lapsum_sort_rows(const SortCall* call) try {
-    call->dtype == kFloat64 ? sort_rows<double>(*call) : sort_rows<float>(*call);
+// Samples of such rows. Returns -1 or kOutOfMemory.
+LAPSUM_EXPORT int64_t lapsum_shard_sample(const SampleNodesCall* call) try {
+    call->call.dtype == kFloat64 ? sample_rows<double>(*call) : sample_rows<float>(*call);
     return -1;
 } catch (const std::bad_alloc&) {
     return kOutOfMemory;

@@ -82,7 +82,7 @@ def _load() -> tuple[ctypes.CDLL | None, str | None]:
         *("lapsum_thresholds", "lapsum_thresholds_backward"),
         *("lapsum_ragged_forward", "lapsum_ragged_backward"),
         *("lapsum_list_forward", "lapsum_list_backward"),
-        *("lapsum_shard_measure", "lapsum_shard_write", "lapsum_sort_rows"),
+        *("lapsum_shard_measure", "lapsum_shard_write", "lapsum_shard_sample"),
         *("lapsum_shard_gradient_sums", "lapsum_shard_gradient"),
         *("lapsum_shard_begin", "lapsum_shard_advance"),
     )

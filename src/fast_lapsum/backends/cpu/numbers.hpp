@@ -69,6 +69,13 @@ constexpr double kSaturation = 800;
 constexpr double kHottest = 256;
 constexpr double kLog2E = 1.4426950408889634074, kLn2 = 0.69314718055994530942;
 
+// A temperature that can be divided by: 1 for rows in the hard limit, and for those without one.
+template <class T>
+LAPSUM_INLINE double divisible_temperature(double t) {
+    constexpr double kMin = std::numeric_limits<T>::min(), kMax = std::numeric_limits<T>::max();
+    return t >= kMin && t <= kMax / kHottest ? t : 1;
+}
+
 // A double as T, infinite where T has no such number: a plain cast is undefined there.
 template <class T>
 LAPSUM_INLINE T narrowed(double value) {

@@ -5,14 +5,14 @@
 #include "each_row.hpp"
 #include "shard_measure.hpp"
 
-// Laid out as shard_kernel.py packs it. All pointers are to contiguous [rows, ...].
+// Laid out as shards.py packs it. All pointers are to contiguous [rows, ...].
 struct MeasureCall {
     Call call;
     int64_t pivot_count, size, capacity;
     const double *low, *high, *pivots;
     const uint8_t* is_open;
     double* columns;  // [rows, kColumns + 2 pivot_count]
-    char* nodes;      // [rows, size] in the compute dtype, NaN
+    char* nodes;      // [rows, size] in the dtype of the scores
     // The last band that was read, where its scores fit: they are in `kept`, so many of them, or -1.
     char* kept;             // [rows, capacity] in the compute dtype
     int64_t* kept_count;    // [rows]
@@ -26,10 +26,11 @@ struct WriteCall {
     const uint8_t* is_far;           // rows whose masks keep every digit
 };
 
-// Contiguous rows [rows, n], sorted in place.
-struct SortCall {
-    int64_t dtype, rows, n;
-    char* data;
+struct SampleNodesCall {
+    Call call;
+    int64_t size, drawn;
+    const int64_t* places;  // [drawn], of the scores that are drawn of every row; null for all
+    char* nodes;            // [rows, size] in the dtype of the scores
 };
 
 struct GradientCall {
@@ -40,13 +41,51 @@ struct GradientCall {
 
 namespace {
 
+// Where the nodes of row i of a message are; fill(nodes) gets them as T.
+template <class T, class Fill>
+void write_nodes(const Call& call, char* nodes, int64_t i, int64_t size, Fill fill) {
+    const Strided to{nodes + i * size * width(call.dtype), 1, call.dtype};
+    std::vector<T> buffer(is_native<T>(call.dtype) ? 0 : size_t(size));
+    T* target = write_target(to, 0, buffer.data());
+    fill(target);
+    write_chunk(to, 0, size, target);
+}
+
+// Quantiles of the scores that are drawn of each row.
+template <class T>
+void sample_rows(const SampleNodesCall& given) {
+    each_row(given.call, kDear, [&](const Call& call, const RowIndex& index, int) {
+        const Row<T> row = make_row<T>(call, index, 1);
+        std::vector<T> drawn(static_cast<size_t>(given.drawn));
+        const auto place = [&](int64_t i) { return given.places == nullptr ? i : given.places[i]; };
+        const auto* scores = reinterpret_cast<const T*>(row.scores.data);
+        const bool is_plain = is_native<T>(call.dtype) && row.mask == nullptr && row.largest;
+        for (int64_t i = 0; i < given.drawn; ++i) {
+            drawn[size_t(i)] = is_plain ? scores[place(i) * row.scores.stride]
+                                        : row.read_one_score(place(i));
+        }
+        sort_descending(drawn);
+        write_nodes<T>(call, given.nodes, index.flat, given.size, [&](T* nodes) {
+            quantiles(drawn.data(), given.drawn, given.size, nodes);
+        });
+    });
+}
+
 template <class T>
 void measure_rows(const MeasureCall& given) {
-    const int64_t width = kColumns + 2 * given.pivot_count;
+    const int64_t columns = kColumns + 2 * given.pivot_count;
     each_row(given.call, kDear, [&](const Call& call, const RowIndex& index, int threads) {
         const int64_t i = index.flat;
-        if (!given.is_open[i]) return;
-        const double low = given.low[i], high = given.high[i], t = index.temperature(call);
+        double* own_columns = given.columns + i * columns;
+        const auto write = [&](const auto& fill) {
+            write_nodes<T>(call, given.nodes, i, given.size, fill);
+        };
+        if (!given.is_open[i]) {
+            std::fill_n(own_columns, columns, 0.0);
+            return write([&](T* nodes) { quantiles<T>(nullptr, 0, given.size, nodes); });
+        }
+        const double low = given.low[i], high = given.high[i];
+        const double t = divisible_temperature<T>(index.temperature(call));
         T* kept = reinterpret_cast<T*>(given.kept) + i * given.capacity;
         double* known = given.kept_columns + i * (2 + kColumns);
         ReadBand<T> band;
@@ -66,21 +105,11 @@ void measure_rows(const MeasureCall& given) {
             known[1] = high;
             std::copy_n(band.columns, kColumns, known + 2);
         }
-        measure_band(band, low, high, t, given.pivots + i * given.pivot_count, given.pivot_count,
-                     given.size, given.columns + i * width,
-                     reinterpret_cast<T*>(given.nodes) + i * given.size);
+        write([&](T* nodes) {
+            measure_band(band, low, high, t, given.pivots + i * given.pivot_count,
+                         given.pivot_count, given.size, own_columns, nodes);
+        });
     });
-}
-
-template <class T>
-void sort_rows(const SortCall& given) {
-    std::vector<T> row(static_cast<size_t>(given.n));
-    for (int64_t i = 0; i < given.rows; ++i) {
-        T* at = reinterpret_cast<T*>(given.data) + i * given.n;
-        std::copy_n(at, given.n, row.data());
-        sort_descending(row);
-        std::copy_n(row.data(), given.n, at);
-    }
 }
 
 // Masks and hard masks at thresholds that are known, as doubles.

@@ -69,10 +69,13 @@ struct Outside {
     }
 };
 
+// tails_body with the band's ends as anchors, and the range of all scores.
 template <class T>
-LAPSUM_INLINE Range range_body(const T* r, int64_t n) {
+LAPSUM_INLINE Outside outside_body(const T* r, int64_t n, T lower, T upper, T inverse) {
     constexpr int kLanes = Real<T>::lanes;
     constexpr T kEnd = std::numeric_limits<T>::infinity();
+    alignas(64) int32_t above[kLanes] = {}, below[kLanes] = {};
+    alignas(64) T sum_above[kLanes] = {}, sum_below[kLanes] = {}, spread[kLanes] = {};
     alignas(64) T lowest[kLanes], highest[kLanes];
     std::fill_n(lowest, kLanes, kEnd);
     std::fill_n(highest, kLanes, -kEnd);
@@ -81,11 +84,38 @@ LAPSUM_INLINE Range range_body(const T* r, int64_t n) {
         const T* x = groups.next();
 #pragma omp simd
         for (int j = 0; j < kLanes; ++j) {
+            const bool is_above = x[j] > upper, is_below = x[j] < lower;
+            const T d = is_above ? x[j] - upper : lower - x[j];
+            const T v = clamp_decay(std::abs(d * inverse)), e = decay_clamped(v);
+            spread[j] += e * v;
+            above[j] += is_above;
+            below[j] += is_below;
+            sum_above[j] += is_above ? e : T(0);
+            sum_below[j] += is_below ? e : T(0);
             lowest[j] = x[j] < lowest[j] ? x[j] : lowest[j];
             highest[j] = x[j] > highest[j] ? x[j] : highest[j];
         }
     }
-    return {least_of(lowest), most_of(highest)};
+    return {{count_of(above), count_of(below), sum_of(sum_above), sum_of(sum_below),
+             sum_of(spread)},
+            {least_of(lowest), most_of(highest)}};
+}
+
+// sum e^{-|r - anchor|/t} of scores, in doubles.
+template <class T>
+LAPSUM_INLINE double decays_body(const T* r, int64_t n, Scale<double> scale) {
+    constexpr int kLanes = Real<double>::lanes;
+    alignas(64) double sum[kLanes] = {};
+    Groups<T> groups(r, n, kFiller<T>);
+    for (int64_t i = 0; i < groups.count; ++i) {
+        const T* x = groups.next();
+        for (int half = 0; half < Real<T>::lanes; half += kLanes) {
+#pragma omp simd
+            for (int j = 0; j < kLanes; ++j)
+                sum[j] += decay(std::abs((double(x[half + j]) - scale.hi) * scale.inverse));
+        }
+    }
+    return sum_of(sum);
 }
 
 template <class T>
@@ -118,12 +148,23 @@ LAPSUM_INLINE Ends ends_body(const T* r, int64_t n, T lower, T upper) {
             {least_of(lowest), most_of(highest)}};
 }
 
-#define LAPSUM_ENDS(T)                                                       \
-    LAPSUM_CLONES Range range_chunk(const T* r, int64_t n) {                 \
-        return range_body(r, n);                                             \
-    }                                                                        \
-    LAPSUM_CLONES Ends ends_chunk(const T* r, int64_t n, T lower, T upper) { \
-        return ends_body(r, n, lower, upper);                                \
+#define LAPSUM_ENDS(T)                                                                           \
+    LAPSUM_CLONES Outside outside_chunk(const T* r, int64_t n, T lower, T upper, T inverse) {    \
+        Outside sum;                                                                             \
+        for (int64_t at = 0; at < n; at += kPiece<T>) {                                          \
+            const int64_t count = std::min(kPiece<T>, n - at);                                   \
+            sum.add(outside_body(r + at, count, lower, upper, inverse));                         \
+        }                                                                                        \
+        return sum;                                                                              \
+    }                                                                                            \
+    LAPSUM_CLONES double decays_chunk(const T* r, int64_t n, Scale<double> scale) {              \
+        double sum = 0;                                                                          \
+        for (int64_t at = 0; at < n; at += kPiece<double>)                                       \
+            sum += decays_body(r + at, std::min(kPiece<double>, n - at), scale);                 \
+        return sum;                                                                              \
+    }                                                                                            \
+    LAPSUM_CLONES Ends ends_chunk(const T* r, int64_t n, T lower, T upper) {                     \
+        return ends_body(r, n, lower, upper);                                                    \
     }
 
 LAPSUM_ENDS(float)
@@ -145,13 +186,9 @@ struct Side {
 template <class T>
 double decayed_sum(const T* r, int64_t n, double anchor, double t) {
     const Scale<double> scale(anchor, 0, t);
-    alignas(64) double wide[kChunk];
     Cascade<GradientSums> sums;
-    for (int64_t at = 0; at < n; at += kChunk) {
-        const int64_t count = std::min(kChunk, n - at);
-        std::copy_n(r + at, count, wide);
-        sums.add(gradient_sums_chunk(wide, zeros<double>(), count, scale));
-    }
+    for (int64_t at = 0; at < n; at += kChunk)
+        sums.add({decays_chunk(r + at, std::min(kChunk, n - at), scale)});
     return sums.total().e;
 }
 
@@ -180,10 +217,7 @@ void read_band(Row<T>& row, double low, double high, double t, ReadBand<T>* out)
     if (row.n > 0) {
         gather_band<Outside>(
             row, lower, upper, std::numeric_limits<int64_t>::max(),
-            [=](const T* r, int64_t n) {
-                return Outside(tails_chunk(r, n, lower, upper, lower, upper, inverse),
-                               range_chunk(r, n));
-            },
+            [=](const T* r, int64_t n) { return outside_chunk(r, n, lower, upper, inverse); },
             &seen, &inside, out->inside);
     }
     sort_descending(out->inside);
@@ -229,6 +263,14 @@ void read_band(Row<T>& row, double low, double high, double t, ReadBand<T>* out)
     to[kInsideCount] = double(inside);
     to[kBelowNearest] = below.nearest;
     to[kBelowSum] = below.sum;
+}
+
+// So many of n sorted scores: all, and then NaN, or as many as stand for them.
+template <class T>
+void quantiles(const T* r, int64_t n, int64_t size, T* out) {
+    for (int64_t i = 0; i < std::min(n, size); ++i)
+        out[i] = r[n > size ? i * (n - 1) / (size - 1) : i];
+    for (int64_t i = n; i < size; ++i) out[i] = std::numeric_limits<T>::quiet_NaN();
 }
 
 // What a band that was read tells of places in it: counts and both sides, at several of them.
@@ -288,7 +330,7 @@ class Lookup {
 };
 
 // The measurement at [low, high), a part of the band that was read, and at the pivots: NaN for those
-// outside of that band. `nodes` are NaN already.
+// outside of that band. `nodes` that there are no scores for are NaN.
 template <class T>
 void measure_band(const ReadBand<T>& band, double low, double high, double t, const double* pivots,
                   int64_t pivot_count, int64_t size, double* columns, T* nodes) {
@@ -317,9 +359,7 @@ void measure_band(const ReadBand<T>& band, double low, double high, double t, co
         *count = band.columns[kAboveCount] + double(at.inside_above);
         *half = (at.below.below(pivots[i], t) - at.above.above(pivots[i], t)) / 2;
     }
-    const T* r = band.inside.data() + first;
-    for (int64_t i = 0; i < std::min(inside, size); ++i)
-        nodes[i] = r[inside > size ? i * (inside - 1) / (size - 1) : i];
+    quantiles(band.inside.data() + first, inside, size, nodes);
 }
 
 }  // namespace

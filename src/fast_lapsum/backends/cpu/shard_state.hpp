@@ -82,7 +82,8 @@ struct Asked {
                                     : double(std::numeric_limits<float>::min());
         is_hard = temperature < tiny;
         is_usable = temperature >= 0 && temperature <= largest(call) / kHottest;
-        scale = is_usable && !is_hard ? temperature : 1;
+        scale = is_wide ? divisible_temperature<double>(temperature)
+                        : divisible_temperature<float>(temperature);
         target = is_hard ? std::max(std::ceil(budget), 1.0) : budget;
         if (std::isnan(budget)) target = 0.5;
     }

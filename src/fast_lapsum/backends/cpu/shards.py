@@ -7,9 +7,8 @@ and keeps what is inside, and later questions are answered from what was kept.
 from __future__ import annotations
 
 import functools
-import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -18,11 +17,11 @@ from ..common import DTYPES, compute_dtype
 from ..shards import COLUMNS, GRADIENT_COLUMNS, Answers, Measured, Sample, Totals
 from .kernel import call, flags_of, records
 
-#: What struct MeasureCall, WriteCall and GradientCall of shard_calls.hpp have beside a Call.
+#: What the structs of shard_calls.hpp have beside a Call.
+_SAMPLE = struct.Struct("=4q")
 _MEASURE = struct.Struct("=12q")
 _WRITE = struct.Struct("=4q")
 _GRADIENT = struct.Struct("=2q")
-_SORT = struct.Struct("=4q")
 #: A sample of at least so many scores; shorter parts are sampled whole.
 _LEAST_SAMPLE = 1024
 
@@ -33,55 +32,48 @@ class Shard:
     def __init__(
         self, scores: Tensor, temperature: Tensor, mask: Tensor | None, largest: bool
     ) -> None:
-        """Scores [..., n]; temperatures [rows] are positive."""
+        """Scores [..., n]; temperatures [rows]."""
         self.scores, self.mask, self.largest = scores, mask, largest
         self.rows, self.length = temperature.numel(), scores.shape[-1]
         self.temperature = temperature.reshape(scores.shape[:-1])
-        self.kept_dtype = compute_dtype(scores.dtype)
         # Bands hold few scores, or as many as there are; then the row is read again.
         self.capacity = min(self.length, self.length // 32 + 8192)
-        self.kept = torch.empty((self.rows, self.capacity), dtype=self.kept_dtype)
+        self.kept = torch.empty((self.rows, self.capacity), dtype=compute_dtype(scores.dtype))
         self.kept_count = torch.full((self.rows,), -1, dtype=torch.int64)
         self.kept_columns = torch.empty((self.rows, 2 + COLUMNS), dtype=torch.float64)
 
     def sample(self, size: int) -> Sample:
         """Quantiles of a random part of every row, of all of it where that is short."""
-        drawn = max(_LEAST_SAMPLE, size, int(self.length ** (2 / 3)))
-        found, mask = self.scores, self.mask
-        if drawn < self.length:
-            places = _places(self.length, drawn)
-            found = found.index_select(-1, places)
-            mask = None if mask is None else mask.index_select(-1, places)
-        found = found if self.largest else -found
-        found = found if mask is None else found.masked_fill(~mask, -math.inf)
-        drawn = min(drawn, self.length)
-        found = found.reshape(self.rows, drawn).to(self.kept_dtype, copy=True)
-        record = _SORT.pack(DTYPES[self.kept_dtype], self.rows, drawn, found.data_ptr())
-        call("lapsum_sort_rows", record)
-        found = found.to(self.scores.dtype)
-        index = torch.arange(size)
-        if drawn > size:
-            return Sample(found[:, index * (drawn - 1) // (size - 1)], drawn, self.length)
-        padded = torch.nn.functional.pad(found, (0, size - drawn), value=math.nan)
-        return Sample(padded, drawn, self.length)
+        drawn = min(self.length, max(_LEAST_SAMPLE, size, int(self.length ** (2 / 3))))
+        places = _places(self.length, drawn).data_ptr() if drawn < self.length else 0
+        nodes = torch.empty((self.rows, size), dtype=self.scores.dtype)
+        for record, first in self._records():
+            numbers = (size, drawn, places)
+            call("lapsum_shard_sample", record + _SAMPLE.pack(*numbers, *_from([nodes], first)))
+        return Sample(nodes, drawn, self.length)
 
     def measure(
         self, low: Tensor, high: Tensor, pivots: Tensor, size: int, is_open: Tensor
     ) -> Measured:
         """At bands [rows] and pivots [rows, p]: NaN for pivots outside of what was read."""
-        count = pivots.shape[-1]
-        columns = torch.zeros((self.rows, COLUMNS + 2 * count), dtype=torch.float64)
-        nodes = torch.full((self.rows, size), math.nan, dtype=self.kept_dtype)
+        rows, count, dtype = self.rows, pivots.shape[-1], self.scores.dtype
+        of_columns = 8 * rows * (COLUMNS + 2 * count)
+        message = torch.empty(of_columns + rows * size * dtype.itemsize, dtype=torch.uint8)
+        columns = message[:of_columns].view(torch.float64).view(rows, -1)
+        nodes = message[of_columns:].view(dtype).view(rows, size)
         per_row = [low, high, pivots, is_open, columns, nodes]
         per_row += [self.kept, self.kept_count, self.kept_columns]
         per_row = [x.contiguous() for x in per_row]
-        tensors = (self.scores, self.mask, None, self.temperature, None, None, None)
-        dtype = DTYPES[self.scores.dtype]
-        made = records((dtype, dtype, 0), flags_of(self.largest), tensors, (0.0, 1.0), (None,) * 4)
-        for record, first in made:
+        for record, first in self._records():
             numbers = (count, size, self.capacity)
             call("lapsum_shard_measure", record + _MEASURE.pack(*numbers, *_from(per_row, first)))
-        return Measured(columns, nodes.to(self.scores.dtype))
+        return Measured(columns, nodes, message)
+
+    def _records(self) -> Iterator[tuple[bytes, int]]:
+        """Of this rank's scores; see kernel.py."""
+        tensors = (self.scores, self.mask, None, self.temperature, None, None, None)
+        dtype = DTYPES[self.scores.dtype]
+        return records((dtype, dtype, 0), flags_of(self.largest), tensors, (0.0, 1.0), (None,) * 4)
 
 
 @functools.lru_cache(maxsize=8)
