@@ -148,7 +148,10 @@ def answers_of(found: list[Solved], k: Tensor, rank: int, is_hard: bool) -> Answ
 
 def _check_budget_fits(solved: Solved, k: float, rows_shape: torch.Size, largest: bool) -> None:
     """Raise, on all ranks, where a budget given as a number is over the row's valid scores."""
-    is_over = (solved.valid_count < k) & (solved.has_nan == 0)
+    is_over = solved.valid_count < k
+    if not bool(is_over.any()):
+        return
+    is_over &= solved.has_nan == 0
     if not bool(is_over.any()):
         return
     counts = solved.valid_count.reshape(rows_shape)
@@ -186,10 +189,11 @@ def sharded_topk_backward(
     sums = entry.gradient_sums(*given, largest, output)
     kept = compute_dtype(scores.dtype)
     everyone = _collectives.gather(sums, group)
+    if not per_row:
+        totals = plain.totals(everyone, output)
+        return entry.write_gradient(*given, totals, largest, output), None, None
     totals, d_budget, d_temperature = plain.total(everyone, t, threshold, output, kept)
     d_scores = entry.write_gradient(*given, totals, largest, output)
-    if not per_row:
-        return d_scores, None, None
     return d_scores, d_budget.reshape(outer), d_temperature.reshape(outer)
 
 

@@ -5,7 +5,7 @@ backend has its own. The rest works on the little that ranks have told each othe
 ``Steps``, too, unless one has its own.
 """
 
-from .shard_gradients import total
+from .shard_gradients import total, totals
 from .shard_search import Asked
 from .shard_solve import unsolved
 from .shard_steps import Steps
@@ -18,6 +18,7 @@ __all__ = [
     "Steps",
     "gradient_sums",
     "total",
+    "totals",
     "unsolved",
     "write",
     "write_gradient",
