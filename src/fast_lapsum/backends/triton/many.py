@@ -1,7 +1,8 @@
 """One budget over many tensors: every launch sees them through a table, and summaries are combined.
 
     sample_many      a sample of all scores, in one vector
-    place_many       a band that holds the threshold, from the sample
+    place_many       a band that holds the threshold, from the sample, and its point, a score that
+                     many equal, where there would be no room for all of them
     summarise_many   a part: what is beyond the band, in float64, and which scores are in it; with
     compact_many     the scores in the band, in one vector, in many_gather.py
     solve_many       the summaries combined, and the root in the band, by a team
@@ -21,10 +22,7 @@ import triton.language as tl
 
 from .band import Band
 from .mask import any_mask
-from .numbers import (
-    any_row,
-    smallest_normal,
-)
+from .numbers import any_row, as_finite, float_before, middle_float, pick, smallest_normal
 from .passes import Source, Survey
 from .sample import sample_place
 from .solve import Guess, solve
@@ -43,15 +41,21 @@ FIRST_SCORE = tl.constexpr(5)
 DTYPE = tl.constexpr(6)
 OUT_DTYPE = tl.constexpr(7)
 #: What a summary has: scores above the band, sums beyond its ends, scores in it, the lowest and the
-#: highest finite score, the numbers of +inf, NaN and -inf, and how long the longest list is.
-PART_FIELDS = tl.constexpr(10)
+#: highest finite score, the numbers of +inf, NaN and -inf, how long the longest list is, and how
+#: many scores are at the band's point, which lists leave out.
+PART_FIELDS = tl.constexpr(11)
 #: Summaries that are read at a time.
 AT_ONCE = tl.constexpr(1024)
-#: The state: the band's ends, the pair, whether it is to be searched for.
+#: The state: the band's ends, the pair, whether it is to be searched for, and the band's point, a
+#: score that many equal, which are counted and not listed; infinite where there is none.
 LOW = tl.constexpr(0)
 HIGH = tl.constexpr(1)
 PAIR = tl.constexpr(2)
 IS_OPEN = tl.constexpr(4)
+POINT = tl.constexpr(5)
+#: A band may be too full for its room if a sample fills so much of that. Bands of ordinary scores
+#: fill less, and what is left is seven standard deviations of the sample's count.
+CROWDED = tl.constexpr(0.8)
 
 
 @triton.jit
@@ -182,21 +186,62 @@ def sample_many(
 
 
 @triton.jit
+def _two_counts(first, second):
+    """How often each is so, shape [2], by one sum: of fewer than 2^15 each."""
+    both = tl.sum(first.to(tl.int32) + (second.to(tl.int32) << 16), 0)
+    return tl.where(tl.arange(0, 2) == 0, both & 0xFFFF, both >> 16)
+
+
+@triton.jit
+def _common_score(sample, low, high, room, SAMPLED: tl.constexpr, COMPUTE: tl.constexpr):
+    """A score that more than a third of a band's scores in the sample equal; +inf where there is
+    none, or where ``room``, in scores of the sample, will do for all of them.
+
+    Of so many that are equal one is a third or two thirds of the way through the band: the scores
+    of these ranks are found by halving.
+    """
+    tl.static_assert(SAMPLED < 2**15)
+    low = as_finite(low, COMPUTE)
+    high = as_finite(high, COMPUTE)
+    r = tl.load(sample + tl.arange(0, SAMPLED))
+    is_in = (low <= r) & (r <= high)
+    count = tl.sum(is_in.to(tl.int32), 0)
+    point = high * 0 + float("inf")
+    if any_row(count > room * CROWDED):
+        inner = tl.where(is_in, r, float("-inf"))
+        rank = (count * (1 + tl.arange(0, 2)) + 2) // 3
+        left = float_before(low, COMPUTE) + tl.zeros((2,), COMPUTE)
+        right = high + tl.zeros((2,), COMPUTE)
+        middle = middle_float(left, right, COMPUTE)
+        while any_row((left < middle) & (middle < right)):
+            is_left = _two_counts(inner > pick(middle, 0), inner > pick(middle, 1)) >= rank
+            left = tl.where(is_left, middle, left)
+            right = tl.where(is_left, right, middle)
+            middle = middle_float(left, right, COMPUTE)
+        equal = _two_counts(inner == pick(right, 0), inner == pick(right, 1))
+        is_common = (equal * 3 > count) & (equal == tl.max(equal, 0))
+        point = tl.min(tl.where(is_common, right, float("inf")), 0) + high * 0
+    return point
+
+
+@triton.jit(do_not_specialize=["room"])
 def place_many(
     call,
     total,
     sample,
     state,
+    room,
     SAMPLED: tl.constexpr,
     LANES: tl.constexpr,
     OVERLAP: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
-    """A band for the threshold."""
+    """A band for the threshold, and its point."""
     begin_next(OVERLAP)
     await_last(OVERLAP)
     zero = tl.zeros((1,), tl.int64)
-    k = budget_of(call, zero, zero) * SAMPLED / (tl.zeros((1,), tl.float64) + total)
+    every = tl.zeros((1,), tl.float64) + total
+    k = budget_of(call, zero, zero) * SAMPLED / every
     t = temperature_of(call, zero, zero)
     rows = Call(Rows(sample, 0, 0, 1), None, None, None, None, SAMPLED, 1)
     place = sample_place(rows, zero, zero, k, t, "mask", True, SAMPLED, 1, LANES, COMPUTE)
@@ -204,6 +249,8 @@ def place_many(
     high = tl.where(place.high == place.high, place.high, float("inf"))
     tl.store(state + LOW + zero, low.to(tl.float64))
     tl.store(state + HIGH + zero, high.to(tl.float64))
+    point = _common_score(sample, low, high, room * SAMPLED / every, SAMPLED, COMPUTE)
+    tl.store(state + POINT + zero, point.to(tl.float64))
 
 
 @triton.jit
@@ -282,7 +329,9 @@ def solve_many(
         tl.store(parts_place(words, member, CHUNK_LANES), (mine + PART - 1) // PART)
         tl.debug_barrier()
         team = Team(words, member, size, size)
-        nothing = low * 0 + float("nan")
+        point = tl.load(state + POINT + zero).to(COMPUTE)
+        point = tl.where(point < float("inf"), point, float("nan"))
+        at_point = added(summaries, parts, parts, 10, "sum")
         above = added(summaries, parts, parts, 0, "sum")
         below = added(summaries, parts, parts, 1, "sum")
         higher = added(summaries, parts, parts, 2, "sum")
@@ -297,7 +346,7 @@ def solve_many(
                     team,
                     length,
                     Band(
-                        *(low, high, nothing, 0.0 * k, above, below, higher, number),
+                        *(low, high, point, at_point, above, below, higher, number),
                         parts_place(words, 0, CHUNK_LANES),
                     ),
                 ),

@@ -18,6 +18,7 @@ from .many import (
     LOW,
     OUT,
     OUT_DTYPE,
+    POINT,
     added,
     load_part,
     part_of,
@@ -25,7 +26,7 @@ from .many import (
     scores_of,
     store_part,
 )
-from .numbers import exponent_scale, largest_finite, smallest_normal
+from .numbers import any_row, exponent_scale, largest_finite, smallest_normal
 from .team import await_last, begin_next
 from .views import temperature_of
 
@@ -41,16 +42,22 @@ def _take(
     next_place,
     low,
     high,
+    point,
     inverse,
+    HAS_POINT: tl.constexpr,
     LANES: tl.constexpr,
     OUT_KINDS: tl.constexpr,
 ):
     """One more score of every thread: what was seen with it, and where its list goes on."""
-    above, sum_below, sum_above, lowest, highest = seen
+    above, sum_below, sum_above, at_point, lowest, highest = seen
     e = tl.exp2(tl.maximum(low - r, r - high) * -inverse)
     is_above = r > high
     is_below = ~(r >= low)  # so is NaN, which then makes the sum NaN
     is_listed = ~(is_above | is_below)
+    if HAS_POINT:
+        is_point = r == point
+        is_listed = is_listed & (~is_point)
+        at_point += is_point.to(tl.int32)
     sum_below += tl.where(is_below, e, 0.0)
     sum_above += tl.where(is_above, e, 0.0)
     above += is_above.to(tl.int32)
@@ -60,24 +67,24 @@ def _take(
     place = tl.max_contiguous(first + next_place, LANES)
     store_part(out, out_kind, place, is_listed, r, OUT_KINDS)
     next_place += tl.where(is_listed, LANES, 0)
-    return (above, sum_below, sum_above, lowest, highest), next_place
+    return (above, sum_below, sum_above, at_point, lowest, highest), next_place
 
 
 @triton.jit
 def _begin_sums(total):
     """What was seen so far, with sums that begin anew: they go into float64 block by block."""
-    above, _, _, lowest, highest = total
+    above, _, _, at_point, lowest, highest = total
     none = tl.zeros_like(lowest)
-    return (above, none, none, lowest, highest)
+    return (above, none, none, at_point, lowest, highest)
 
 
 @triton.jit
 def _end_sums(total, seen):
-    _, below, higher, _, _ = total
-    above, sum_below, sum_above, lowest, highest = seen
+    _, below, higher, _, _, _ = total
+    above, sum_below, sum_above, at_point, lowest, highest = seen
     below += sum_below.to(tl.float64)
     higher += sum_above.to(tl.float64)
-    return (above, below, higher, lowest, highest)
+    return (above, below, higher, at_point, lowest, highest)
 
 
 @triton.jit
@@ -116,6 +123,57 @@ def _count_odd(
     return counts, tl.min(lowest, 0), tl.max(highest, 0), tl.sum(below, 0)
 
 
+@triton.jit
+def _read_part(
+    scores,
+    out,
+    out_kind,
+    first,
+    n,
+    low,
+    high,
+    point,
+    inverse,
+    HAS_POINT: tl.constexpr,
+    REPEATS: tl.constexpr,
+    LANES: tl.constexpr,
+    LARGEST: tl.constexpr,
+    KINDS: tl.constexpr,
+    OUT_KINDS: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    """What every thread has seen of a part, and where its list would go on."""
+    lane = tl.arange(0, LANES)
+    next_place = lane
+    none = tl.zeros((LANES,), tl.int32)
+    ends = tl.full((LANES,), float("inf"), COMPUTE)
+    total = (none, none.to(tl.float64), none.to(tl.float64), none, ends, -ends)
+    BLOCK: tl.constexpr = REPEATS * LANES
+    whole = n // BLOCK * BLOCK
+    for start in range(0, whole, BLOCK):
+        r = ()
+        for i in tl.static_range(REPEATS):
+            index = first + (start + i * LANES + lane)
+            r = r + (read(scores, index, None, LARGEST, KINDS, COMPUTE),)  # type: ignore[assignment]
+        seen = _begin_sums(total)
+        for i in tl.static_range(REPEATS):
+            seen, next_place = _take(
+                *(out, out_kind, first, r[i], None, seen, next_place),
+                *(low, high, point, inverse, HAS_POINT, LANES, OUT_KINDS),
+            )
+        total = _end_sums(total, seen)
+    for start in range(whole, n, LANES):
+        index = start + lane
+        inside = index < n
+        r = read(scores, first + index, inside, LARGEST, KINDS, COMPUTE)
+        seen, next_place = _take(
+            *(out, out_kind, first, r, inside, _begin_sums(total), next_place),
+            *(low, high, point, inverse, HAS_POINT, LANES, OUT_KINDS),
+        )
+        total = _end_sums(total, seen)
+    return total, next_place
+
+
 @triton.jit(do_not_specialize=["count"])
 def summarise_many(
     call,
@@ -148,34 +206,18 @@ def summarise_many(
     # Scores of -inf take no part, and those of +inf are above any band.
     low = tl.maximum(tl.load(state + LOW + zero).to(COMPUTE), -limit)
     high = tl.minimum(tl.load(state + HIGH + zero).to(COMPUTE), limit)
-    lane = tl.arange(0, LANES)
-    next_place = lane
-    none = tl.zeros((LANES,), tl.int32)
-    ends = tl.full((LANES,), float("inf"), COMPUTE)
-    total = (none, none.to(tl.float64), none.to(tl.float64), ends, -ends)
-    BLOCK: tl.constexpr = REPEATS * LANES
-    whole = n // BLOCK * BLOCK
-    for start in range(0, whole, BLOCK):
-        r = ()
-        for i in tl.static_range(REPEATS):
-            index = first + (start + i * LANES + lane)
-            r = r + (read(scores, index, None, LARGEST, KINDS, COMPUTE),)  # type: ignore[assignment]
-        seen = _begin_sums(total)
-        for i in tl.static_range(REPEATS):
-            seen, next_place = _take(
-                *(out, out_kind, first, r[i], None, seen, next_place),
-                *(low, high, inverse, LANES, OUT_KINDS),
-            )
-        total = _end_sums(total, seen)
-    for start in range(whole, n, LANES):
-        index = start + lane
-        inside = index < n
-        r = read(scores, first + index, inside, LARGEST, KINDS, COMPUTE)
-        seen, next_place = _take(
-            *(out, out_kind, first, r, inside, _begin_sums(total), next_place),
-            *(low, high, inverse, LANES, OUT_KINDS),
+    point = tl.load(state + POINT + zero).to(COMPUTE)
+    if any_row(point < float("inf")):
+        total, next_place = _read_part(
+            *(scores, out, out_kind, first, n, low, high, point, inverse),
+            *(True, REPEATS, LANES, LARGEST, KINDS, OUT_KINDS, COMPUTE),
         )
-        total = _end_sums(total, seen)
+    else:
+        total, next_place = _read_part(
+            *(scores, out, out_kind, first, n, low, high, point, inverse),
+            *(False, REPEATS, LANES, LARGEST, KINDS, OUT_KINDS, COMPUTE),
+        )
+    lane = tl.arange(0, LANES)
     lengths = (next_place - lane) // LANES
     longest = tl.max(lengths, 0)
     for i in range(longest):
@@ -183,7 +225,7 @@ def summarise_many(
         nothing = tl.full((LANES,), float("-inf"), COMPUTE)
         is_free = (index < n) & (lengths <= i)
         store_part(out, out_kind, first + index, is_free, nothing, OUT_KINDS)
-    above, of_below, of_above, ends_low, ends_high = total
+    above, of_below, of_above, at_point, ends_low, ends_high = total
     below = tl.sum(of_below, 0)
     lowest = tl.min(ends_low, 0)
     highest = tl.max(ends_high, 0)
@@ -203,6 +245,7 @@ def summarise_many(
     for i in tl.static_range(3):
         tl.store(to + (6 + i) * parts, counts[i].to(tl.float64))
     tl.store(to + 9 * parts, longest.to(tl.float64))
+    tl.store(to + 10 * parts, tl.sum(at_point, 0).to(tl.float64))
 
 
 @triton.jit(do_not_specialize=["count"])

@@ -151,11 +151,11 @@ def _solve(
         of_sample |= {"LANES": 32 * plan.sample_warps}
         programs = plan.sample // block
         _launch(sample_many, programs, 4, (*shape, total, sample), of_sample)
-        given = (call, total, sample, state)
+        given = (call, total, sample, state, room)
         _launch(place_many, 1, plan.sample_warps, given, of_sample, maxnreg=128)
     else:
-        state[0].fill_(-torch.inf)
-        state[1].fill_(torch.inf)
+        state[:1].fill_(-torch.inf)
+        state[1:].fill_(torch.inf)  # also the point: none
     given = (call, *shape, state, summaries)
     _launch(summarise_many, table.parts, plan.warps, given, every)
     given = (*shape, summaries, band, room)
