@@ -29,12 +29,8 @@ from ._derivatives import (
     threshold_vjp,
     transforms_active,
 )
+from ._ops import is_plain as is_plain
 from .backends.common import compute_dtype
-
-_functorch_active = torch._C._are_functorch_transforms_active
-_dispatch_modes = torch._C._len_torch_dispatch_stack
-_has_storage = torch._C._has_storage
-_PLAIN_TYPES = (Tensor, torch.nn.Parameter)
 
 
 def soft_topk(
@@ -96,18 +92,6 @@ def threshold_value(
         is_hard = settings.temperature_number < tiny
         b = hi.clone() if is_hard else hi + lo  # a hi of +inf stays what it is
     return b if settings.largest else -b
-
-
-def is_plain(*tensors: Tensor) -> bool:
-    """Nothing is watching the operators, so that a call need not go through the dispatcher."""
-    if torch.compiler.is_compiling() or _dispatch_modes() or _functorch_active():
-        return False
-    for tensor in tensors:
-        if type(tensor) not in _PLAIN_TYPES or tensor.is_neg():
-            return False
-        if not _has_storage(tensor) or tensor.is_meta or tensor._is_zerotensor():
-            return False
-    return True
 
 
 def call_operator(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ._autograd import is_plain
+from ._ops import is_plain
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup

@@ -45,6 +45,24 @@ LOOKS_AT_NUMBERS = tuple(
 )
 
 
+_functorch_active = torch._C._are_functorch_transforms_active
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_has_storage = torch._C._has_storage
+_PLAIN_TYPES = (Tensor, torch.nn.Parameter)
+
+
+def is_plain(*tensors: Tensor) -> bool:
+    """Nothing is watching the operators, so that a call need not go through the dispatcher."""
+    if torch.compiler.is_compiling() or _dispatch_modes() or _functorch_active():
+        return False
+    for tensor in tensors:
+        if type(tensor) not in _PLAIN_TYPES or tensor.is_neg():
+            return False
+        if not _has_storage(tensor) or tensor.is_meta or tensor._is_zerotensor():
+            return False
+    return True
+
+
 def register(
     name: str,
     schema: str,
