@@ -1,7 +1,8 @@
 """What one of several ranks does by itself, beside a call on its scores alone: for one GPU.
 
 The other ranks are taken to say what this one says, so all rows have the threshold that this rank's
-part has by itself at its share of the budget. No network is timed, only what a rank computes.
+part has by itself at its share of the budget. No network is timed, only what a rank computes: a
+message is in the others' places without a copy, as if the network had put it there.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def measure(case: LocalCase, repeats: int, device: torch.device) -> dict[str, An
         budget = case.ranks * k
         return topk_of_rank(
             *(scores, None, budget, None, TEMPERATURE, None, True, "mask", scores.dtype),
-            *(case.ranks, 0, lambda message: message.repeat(case.ranks, 1)),
+            *(case.ranks, 0, lambda message: message.expand(case.ranks, -1)),
         )[0]
 
     def alone() -> Tensor:

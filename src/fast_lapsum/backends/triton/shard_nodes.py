@@ -121,24 +121,19 @@ def one_number(search, row, rows, IS_SAMPLE: tl.constexpr, NAME: tl.constexpr):
 
 
 @triton.jit
-def said(
-    messages,
-    row,
-    rank,
-    number,
-    is_node,
-    count,
-    low,
-    is_one,
-    IS_SAMPLE: tl.constexpr,
-    NAME: tl.constexpr,
-):
+def load_nodes(messages, row, rank, number, is_node):
+    """Nodes of ranks as they were sent, NaN where there is none."""
+    place = messages.nodes + rank * messages.nodes_stride + row * messages.size + number
+    return tl.load(place, mask=is_node, other=float("nan"))
+
+
+@triton.jit
+def said(sent, number, is_node, count, low, is_one, IS_SAMPLE: tl.constexpr, NAME: tl.constexpr):
     """Nodes as they are compared, and which of them have a weight; low and is_one: one_number.
 
     A float64 takes twice as long to compare, so other numbers stay what they are.
     """
-    place = messages.nodes + rank * messages.nodes_stride + row * messages.size + number
-    value = tl.load(place, mask=is_node, other=float("nan"))
+    value = sent
     if NAME != "float64":
         value = value.to(tl.float32)
     if IS_SAMPLE:
@@ -178,33 +173,39 @@ def _place_nodes(
     own = first + tl.arange(0, OWN)
     rank = (own // size).to(tl.int64)
     scores = counts_of(messages, row, rank, own < count, IS_SAMPLE)
-    value, is_real = said(
-        messages, row, rank, own % size, own < count, scores, low, is_one, IS_SAMPLE, NAME
-    )
+    sent = load_nodes(messages, row, rank, own % size, own < count)
+    value, is_real = said(sent, own % size, own < count, scores, low, is_one, IS_SAMPLE, NAME)
     weight = tl.where(is_one, scores, per_node(scores, size))
     value = tl.where(is_real, value, float("-inf"))
     wanted = value[:, None]
     before = tl.zeros((OWN, OTHERS), tl.int32)
-    for its_rank in range(messages.ranks):
-        far = tl.zeros((), tl.int64) + its_rank
-        its_count = counts_of(messages, row, far, far >= 0, IS_SAMPLE)
-        for start in range(0, size, OTHERS):
-            number = start + tl.arange(0, OTHERS)
-            one, is_one_real = said(
-                messages, row, far, number, number < size, its_count, low, is_one, IS_SAMPLE, NAME
-            )
-            one = tl.where(is_one_real, one, float("-inf"))
-            one = tl.where(number < size, one, float("nan"))[None, :]  # before nothing
-            begin = its_rank * size + start
-            # Most are all earlier, or all later, and then one comparison does.
-            if begin + OTHERS <= first:
-                before += (one >= wanted).to(tl.int32)
-            elif begin >= first + OWN:
-                before += (one > wanted).to(tl.int32)
-            else:
-                is_earlier = (begin + tl.arange(0, OTHERS))[None, :] < own[:, None]
-                is_before = (one > wanted) | ((one == wanted) & is_earlier)
-                before += is_before.to(tl.int32)
+    lane = tl.arange(0, OTHERS)
+    parts = (size + (OTHERS - 1)) // OTHERS
+    far = tl.zeros((), tl.int64)
+    its_count = counts_of(messages, row, far, far < messages.ranks, IS_SAMPLE)
+    sent = load_nodes(messages, row, far, lane, lane < size)
+    for turn in range(messages.ranks * parts):
+        # What is next is on its way while this is compared.
+        far = tl.zeros((), tl.int64) + (turn + 1) // parts
+        number = (turn + 1) % parts * OTHERS + lane
+        next_count = counts_of(messages, row, far, far < messages.ranks, IS_SAMPLE)
+        is_next = (number < size) & (far < messages.ranks)
+        next_sent = load_nodes(messages, row, far, number, is_next)
+        number = turn % parts * OTHERS + lane
+        is_node = number < size
+        one, is_one_real = said(sent, number, is_node, its_count, low, is_one, IS_SAMPLE, NAME)
+        one = tl.where(is_one_real, one, float("-inf"))
+        one = tl.where(is_node, one, float("nan"))[None, :]  # before nothing
+        begin = turn // parts * size + turn % parts * OTHERS
+        # Most are all earlier, or all later, and then one comparison does.
+        if begin + OTHERS <= first:
+            before += (one >= wanted).to(tl.int32)
+        elif begin >= first + OWN:
+            before += (one > wanted).to(tl.int32)
+        else:
+            is_earlier = (begin + lane)[None, :] < own[:, None]
+            before += ((one > wanted) | ((one == wanted) & is_earlier)).to(tl.int32)
+        its_count, sent = next_count, next_sent
     nodes = nodes_of(search, row, rows, count)
     place = tl.sum(before, 1)
     tl.store(nodes.scores + place, value.to(tl.float64), mask=own < count)

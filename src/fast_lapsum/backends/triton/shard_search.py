@@ -14,6 +14,7 @@ from .shard_curve import band_of, curve_of, node_at, nodes_under, root_of, weigh
 from .shard_nodes import (
     asked_of,
     counts_of,
+    load_nodes,
     nodes_of,
     number_of,
     one_number,
@@ -60,10 +61,8 @@ def _of_all(
     number = tl.arange(0, SHAPE[1])[None, :]
     is_node = is_rank[:, None] & (number < messages.size)
     low, is_one = one_number(search, row, rows, IS_SAMPLE, NAME)
-    value, is_real = said(
-        *(messages, row, rank[:, None], number, is_node, count[:, None], low, is_one),
-        *(IS_SAMPLE, NAME),
-    )
+    sent = load_nodes(messages, row, rank[:, None], number, is_node)
+    value, is_real = said(sent, number, is_node, count[:, None], low, is_one, IS_SAMPLE, NAME)
     return rank, is_rank, count, value, is_real, is_one
 
 

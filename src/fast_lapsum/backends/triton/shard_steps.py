@@ -25,10 +25,9 @@ from .steps import Step
 _FIELDS = ("hi", "lo", "log_share", "is_used_up", "wanted_ties", "valid_count", "has_nan")
 #: Nodes whose places a program counts, so few that a large device has work for all of its cores;
 #: comparisons at a time: each time is a wait for memory.
-_LEAST_OWN, _MOST_OWN, _PROGRAMS, _COMPARED = 16, 64, 512, 8192
+_LEAST_OWN, _MOST_OWN, _PROGRAMS, _COMPARED = 16, 64, 512, 4096
 #: Nodes of several ranks that are looked at at a time, and warps for as many; fewer need less.
 _TOGETHER, _WARPS = 2048, 8
-_ORDERING = 8
 #: Threads decide by sums that all have to the last bit: see config.TilePlan.may_fuse.
 _OPTIONS = {"enable_fp_fusion": False}
 
@@ -80,9 +79,7 @@ class Steps:
         orders, blocks = -(-count // owned), -(-count // BLOCK.value)
         own: dict[str, Any] = {"OWN": owned, "OTHERS": min(_COMPARED // owned, vector(size))}
         own |= {"IS_SAMPLE": is_sample} | named
-        ordering = Step(
-            order_nodes, rows.number * orders, (), own, {"num_warps": _ORDERING, **_OPTIONS}
-        )
+        ordering = Step(order_nodes, rows.number * orders, (), own, {"num_warps": 4, **_OPTIONS})
         of_blocks = {"IS_SAMPLE": is_sample} | computed
         adding = Step(sum_blocks, rows.number * blocks, (), of_blocks, {"num_warps": 4, **_OPTIONS})
         together = min(max(1, _TOGETHER // vector(size)), vector(rows.ranks))
