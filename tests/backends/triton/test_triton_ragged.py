@@ -85,7 +85,7 @@ def test_rows_are_listed_by_class_in_order(count: int, as_segments: bool) -> Non
     call = Call(Rows(scores, 1, 0), None, None, None, None, len(scores), 1)
     lists, counts = ragged_launch._lists(scores, FORWARD, count)
     assert lists is not None
-    given = (call, count, offsets, None if as_segments else lengths, lists, counts, None)
+    given = (call, count, offsets, None if as_segments else lengths, lists, counts)
     ragged_launch._list(scores, FORWARD, given, is_filled=True)
     classes = torch.bucketize(lengths, torch.tensor([8, 32, 64]))
     ends = torch.bincount(classes, minlength=CLASSES.value).cumsum(0)

@@ -86,10 +86,9 @@ def ragged_forward(
             row_count, pairs = lead[1], threshold.view(-1, 2)[views.first_row :]
             given = (*lead, views.warm_start, views.out if out.numel() else None, pairs)
             lists, counts = _lists(scores, chosen, row_count)
-            slots, words = _slots(scores, chosen.shared)
             is_filled = is_written and _fill(scores, call, lead, views.out, nothing)
-            _list(scores, chosen, (*lead, lists, counts, slots), is_filled)
-            given = (*given, slots, words, lists)
+            _list(scores, chosen, (*lead, lists, counts), is_filled)
+            given = (*given, *_slots(scores, chosen.shared), lists)
             room = _Room(row_count, total, room_of(scores.device))
             _run(scores, _forward_steps(chosen, room, constants), given)
             if chosen.shared is not None:
@@ -139,10 +138,9 @@ def ragged_backward(
             d_views: list[Tensor | None] = [d.view(-1)[first:] for d in d_rows]
             given = (*lead, views.grad, pairs, views.out, *(d_views or (None, None)))
             lists, counts = _lists(scores, chosen, lead[1])
-            slots, words = _slots(scores, chosen.shared)
             is_filled = _fill(scores, call, lead, views.out, 0.0)
-            _list(scores, chosen, (*lead, lists, counts, slots), is_filled)
-            given = (*given, slots, words, lists)
+            _list(scores, chosen, (*lead, lists, counts), is_filled)
+            given = (*given, *_slots(scores, chosen.shared), lists)
             room = _Room(lead[1], total, room_of(scores.device))
             _run(scores, _backward_steps(chosen, room, constants), given)
             if chosen.shared is not None:
@@ -349,10 +347,10 @@ def _sharing(shared: SharedRows | None) -> dict[str, Any]:
 
 
 def _slots(scores: Tensor, shared: SharedRows | None) -> tuple[Tensor | None, Tensor | None]:
-    """Room for how many slots are taken and by which rows, and for the words of each."""
+    """How many slots are taken and by which rows, and the words of each; none is taken yet."""
     if shared is None:
         return None, None
-    slots = scores.new_empty(shared.slots + 1, dtype=torch.int64)
+    slots = scores.new_zeros(shared.slots + 1, dtype=torch.int64)
     size = shared.slots * shared.chunk_lanes * LINES.value
     return slots, scores.new_empty(size, dtype=torch.int64)
 
@@ -439,8 +437,8 @@ def _blocks(row_count: int) -> int:
 
 def _list(scores: Tensor, plan: RaggedPlan, given: tuple[Any, ...], is_filled: bool) -> None:
     """Find out which rows are of which class, beside a launch that fills what is in no row."""
-    bounds, row_count, counts = _bounds(plan), given[1], given[5]
-    if not bounds:  # then no row is shared, either
+    bounds, row_count, counts = _bounds(plan), given[1], given[-1]
+    if not bounds:
         return
     assert len(bounds) < CLASSES.value
     assert all(bound == power_of_two(bound) for bound in bounds)

@@ -62,7 +62,6 @@ def count_rows(
     lengths,
     lists,
     counts,
-    slots,
     BOUNDS: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
@@ -85,14 +84,10 @@ def list_rows(
     lengths,
     lists,
     counts,
-    slots,
     BOUNDS: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
-    """The numbers of a block's rows in the lists of their classes, and where each list ends.
-
-    Nothing is taken of any of them yet, nor of the slots of ragged_shared.py.
-    """
+    """The numbers of a block's rows in the lists of their classes, and where each list ends."""
     program = tl.program_id(0)
     row = program.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     of_row = _class_of(call, row, row_count, offsets, lengths, BOUNDS)
@@ -119,8 +114,6 @@ def list_rows(
     if program == 0:
         tl.store(lists + number, end)
         tl.store(lists + CLASSES + number, tl.zeros((CLASSES,), tl.int64))
-        if slots is not None:
-            tl.store(slots, 0)  # none is taken yet
         await_last(OVERLAP)
 
 
