@@ -19,14 +19,12 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 from fast_lapsum.backends.torch import ragged_entry as plain
 from fast_lapsum.backends.triton import ragged_launch
 from fast_lapsum.backends.triton.config import LongBackwardPlan, LongPlan, tile_plan
-from fast_lapsum.backends.triton.ragged_lists import BLOCK, CLASSES, HEAD
 from fast_lapsum.backends.triton.ragged_plan import (
     RaggedPlan,
     SharedRows,
     backward_plan,
     forward_plan,
 )
-from fast_lapsum.backends.triton.views import Call, Rows
 from interpreting import poison
 from ragged_cases import check, corners_of_all_kinds, join, lengths_of_all_kinds
 
@@ -54,66 +52,6 @@ LENGTHS = (3, 0, 20, 8, 130, 1, 90, 33, 0)
 def test_segments_of_every_class(dtype: torch.dtype) -> None:
     given = lengths_of_all_kinds(dtype, LENGTHS)
     check(forward, backward, given, offsets_dtype=torch.int32)
-
-
-def test_programs_take_further_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With one program for a class, which so has all of its rows."""
-    monkeypatch.setattr(ragged_launch, "WARPS", 0)
-    made = []
-    lists_of = ragged_launch._lists
-
-    def watched(*args: Any) -> Any:
-        made.append(lists_of(*args))
-        return made[-1]
-
-    monkeypatch.setattr(ragged_launch, "_lists", watched)
-    given = lengths_of_all_kinds(torch.float32, (*LENGTHS, *range(0, 70, 3)))
-    check(forward, backward, given)
-    for lists, _ in made:
-        ends, taken = lists[: HEAD.value].view(2, -1)
-        assert (ends.diff(prepend=ends.new_zeros(1))[taken > 0] > 1).all()
-        assert (taken > 1).any()
-
-
-@pytest.mark.parametrize("count", [1, 500, BLOCK.value, 2 * BLOCK.value + 77])
-@pytest.mark.parametrize("as_segments", [False, True])
-def test_rows_are_listed_by_class_in_order(count: int, as_segments: bool) -> None:
-    """In one block of rows and in several, whose counts are added up."""
-    lengths = torch.randint(0, 150, (count,), generator=torch.Generator().manual_seed(count))
-    scores = torch.empty(int(lengths.sum()) if as_segments else 150)
-    offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).int() if as_segments else None
-    call = Call(Rows(scores, 1, 0), None, None, None, None, len(scores), 1)
-    lists, counts = ragged_launch._lists(scores, FORWARD, count)
-    assert lists is not None
-    given = (call, count, offsets, None if as_segments else lengths, lists, counts)
-    ragged_launch._list(scores, FORWARD, given, is_filled=True)
-    classes = torch.bucketize(lengths, torch.tensor([8, 32, 64]))
-    ends = torch.bincount(classes, minlength=CLASSES.value).cumsum(0)
-    assert lists[: HEAD.value].tolist() == ends.tolist() + [0] * CLASSES.value
-    assert torch.equal(lists[HEAD.value :].long(), classes.argsort(stable=True))
-
-
-def test_rows_of_one_class_need_no_lists() -> None:
-    given = lengths_of_all_kinds(torch.float32, (3, 0, 20, 32, 1, *range(30)))
-    plan = RaggedPlan((tile_plan(32, 1),), None)
-    assert ragged_launch._lists(given.values, plan, len(given.k)) == (None, None)
-    check(
-        functools.partial(ragged_launch.ragged_forward, plan=plan),
-        functools.partial(ragged_launch.ragged_backward, plan=plan),
-        given,
-    )
-
-
-def test_there_are_programs_for_every_row_and_no_more_than_fit() -> None:
-    room = ragged_launch._Room(4096, 30_000_000, 132)
-    plan = forward_plan(65_536, room.total, room.row_count, 4)
-    steps = ragged_launch._forward_steps(plan, room, {})
-    assert [step.constants["CLASS"] for step in steps] == list(range(len(plan.held), -1, -1))
-    for step in steps:
-        warps, registers = step.options["num_warps"], step.options["maxnreg"] or 128
-        assert 32 * warps * registers * -(-step.programs // room.cores) <= 65_536
-    few = ragged_launch._forward_steps(plan, room._replace(row_count=3), {})
-    assert {step.programs for step in few} == {1, 3}
 
 
 def test_teams_take_as_many_segments_as_there_are_slots(monkeypatch: pytest.MonkeyPatch) -> None:

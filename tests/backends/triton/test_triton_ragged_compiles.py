@@ -23,7 +23,7 @@ from fast_lapsum.backends.triton import many_launch, ragged_launch
 
 #: Those of many operations take half a minute and more together.
 SLOW = (
-    *("place_many", "ragged_long_forward", "ragged_tile_forward"),
+    *("place_many", "ragged_block_forward", "ragged_long_forward", "ragged_tile_forward"),
     *("ragged_team_forward", "search_many", "solve_many"),
 )
 

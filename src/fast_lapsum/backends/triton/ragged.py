@@ -1,10 +1,9 @@
-"""The forward call on rows of several lengths: a launch for every class of lengths.
+"""The forward call on rows of several lengths: a launch for every class of lengths, over all rows.
 
-The host does not know how long a row is, and does not wait to be told. Launches before these have
-listed the rows of each class (ragged_lists.py). Then all classes can be at work at the same time: a
-launch begins beside the one before, and only its first program waits for that one to end, so that
-who waits for the last launch has waited for all. The first of them begins when lists are made, and
-no other begins before it.
+The host does not know how long a row is, and does not wait to be told. A program looks at the rows
+that fall to it, and leaves at once where none is of its class. So all classes can be at work at the
+same time: a launch begins beside the one before, and only its first program waits for that one to
+end, so that who waits for the last launch has waited for all.
 """
 
 from __future__ import annotations
@@ -18,8 +17,7 @@ from .long_rows import solve_row
 from .mask import are_plain
 from .numbers import any_row, smallest_normal
 from .passes import Source, read_parts
-from .ragged_lists import list_of, next_place, rows_at
-from .ragged_rows import length_of, places_of, start_of
+from .ragged_rows import length_of, places_of, rows_to_see, start_of
 from .ragged_shared import take_slot, tell_place
 from .sample import sample_place
 from .solve import guess_of, solve, survey_rows
@@ -97,6 +95,7 @@ def _hold(
     warm_start,
     out,
     threshold,
+    LOWEST: tl.constexpr,
     HIGHEST: tl.constexpr,
     IS_LAST: tl.constexpr,
     LARGEST: tl.constexpr,
@@ -108,9 +107,9 @@ def _hold(
     WIDTH: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
-    """Masks and threshold pairs of some rows of a class of lengths."""
+    """Masks and threshold pairs of those of some rows that are of a class of lengths."""
     length = length_of(call, row, row_count, offsets, lengths)
-    is_row = (row < row_count) & (length <= HIGHEST)
+    is_row = (row < row_count) & (length >= LOWEST) & (length <= HIGHEST)
     if any_row(is_row):
         own_outer, own_inner, outer, inner = places_of(call, row, row_count, offsets)
         n = tl.where(is_row, length, 0)  # nothing is read of others
@@ -161,8 +160,7 @@ def ragged_tile_forward(
     threshold,
     slots,
     words,
-    lists,
-    CLASS: tl.constexpr,
+    LOWEST: tl.constexpr,
     HIGHEST: tl.constexpr,
     IS_LAST: tl.constexpr,
     LARGEST: tl.constexpr,
@@ -177,15 +175,50 @@ def ragged_tile_forward(
 ):
     """ROWS rows at a time, held in registers from load to mask."""
     begin_next(OVERLAP)
-    begin, end = list_of(lists, row_count, CLASS)
-    place = begin + tl.program_id(0).to(tl.int64) * ROWS
-    while place < end:
-        row = rows_at(lists, place, end, row_count, ROWS)
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    _hold(
+        *(call, row, row_count, offsets, lengths, warm_start, out, threshold),
+        *(LOWEST, HIGHEST, IS_LAST, LARGEST, OUTPUT, ROWS, PARTS, REPEATS, LANES, WIDTH, COMPUTE),
+    )
+    if tl.program_id(0) == 0:
+        await_last(OVERLAP)
+
+
+@triton.jit(do_not_specialize=["row_count"])
+def ragged_block_forward(
+    call,
+    row_count,
+    offsets,
+    lengths,
+    warm_start,
+    out,
+    threshold,
+    slots,
+    words,
+    LOWEST: tl.constexpr,
+    HIGHEST: tl.constexpr,
+    IS_LAST: tl.constexpr,
+    LARGEST: tl.constexpr,
+    OUTPUT: tl.constexpr,
+    SCANNED: tl.constexpr,
+    PARTS: tl.constexpr,
+    REPEATS: tl.constexpr,
+    LANES: tl.constexpr,
+    WIDTH: tl.constexpr,
+    OVERLAP: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
+    """One row at a time, held in registers, of SCANNED rows those that are of the class."""
+    begin_next(OVERLAP)
+    first = tl.program_id(0).to(tl.int64) * SCANNED
+    for row_number in range(
+        first, first + rows_to_see(call, first, row_count, offsets, lengths, LOWEST, SCANNED)
+    ):
+        row = tl.zeros((1,), tl.int64) + row_number
         _hold(
             *(call, row, row_count, offsets, lengths, warm_start, out, threshold),
-            *(HIGHEST, IS_LAST, LARGEST, OUTPUT, ROWS, PARTS, REPEATS, LANES, WIDTH, COMPUTE),
+            *(LOWEST, HIGHEST, IS_LAST, LARGEST, OUTPUT, 1, PARTS, REPEATS, LANES, WIDTH, COMPUTE),
         )
-        place = next_place(lists, begin, place, CLASS, ROWS)
     if tl.program_id(0) == 0:
         await_last(OVERLAP)
 
@@ -201,12 +234,12 @@ def ragged_long_forward(
     threshold,
     slots,
     words,
-    lists,
-    CLASS: tl.constexpr,
+    LOWEST: tl.constexpr,
     HIGHEST: tl.constexpr,
     SLOTS: tl.constexpr,
     LARGEST: tl.constexpr,
     OUTPUT: tl.constexpr,
+    SCANNED: tl.constexpr,
     READ: tl.constexpr,
     LISTED: tl.constexpr,
     WRITTEN: tl.constexpr,
@@ -222,46 +255,48 @@ def ragged_long_forward(
     get a slot, and are told what the sample says.
     """
     begin_next(OVERLAP)
-    begin, end = list_of(lists, row_count, CLASS)
-    place = begin + tl.program_id(0).to(tl.int64)
-    while place < end:
-        row = rows_at(lists, place, end, row_count, 1)
-        row_number = tl.max(row, 0)
-        n = length_of(call, row_number, row_count, offsets, lengths)
-        own_outer, own_inner, outer, inner = places_of(call, row, row_count, offsets)
-        k = budget_of(call, own_outer, own_inner)
-        t = temperature_of(call, own_outer, own_inner)
-        if OUTPUT == "hard":
-            k = tl.where(k == tl.floor(k), k, float("nan"))
-        own = Call(call.scores, call.mask, None, None, None, n, call.inner_count)
-        sampled = sample_place(own, outer, inner, k, t, OUTPUT, LARGEST, SAMPLE, 1, LANES, COMPUTE)
-        slot = tl.zeros((), tl.int64) + SLOTS
-        if slots is not None:
-            if n > HIGHEST:
-                slot = take_slot(slots, words, row_number, SLOTS, CHUNK_LANES)
-                if slot < SLOTS:
-                    tell_place(words, slot, sampled, CHUNK_LANES)
-        if slot == SLOTS:
-            pair, written, _, _ = solve_row(
-                Source(
-                    *(None, 0, own, outer, inner, None, n, None),
-                    *(False, True, LARGEST, 1, READ, LANES, 1, 1),
-                ),
-                *(out, sampled, k, t, tl.zeros((), tl.int32)),
-                *(OUTPUT, False, LISTED, SAMPLE, 1, COMPUTE),
+    first = tl.program_id(0).to(tl.int64) * SCANNED
+    for row_number in range(
+        first, first + rows_to_see(call, first, row_count, offsets, lengths, LOWEST, SCANNED)
+    ):
+        n = length_of(call, tl.minimum(row_number, row_count - 1), row_count, offsets, lengths)
+        if (n >= LOWEST) & (row_number < row_count):
+            row = tl.zeros((1,), tl.int64) + row_number
+            own_outer, own_inner, outer, inner = places_of(call, row, row_count, offsets)
+            k = budget_of(call, own_outer, own_inner)
+            t = temperature_of(call, own_outer, own_inner)
+            if OUTPUT == "hard":
+                k = tl.where(k == tl.floor(k), k, float("nan"))
+            own = Call(call.scores, call.mask, None, None, None, n, call.inner_count)
+            place = sample_place(
+                own, outer, inner, k, t, OUTPUT, LARGEST, SAMPLE, 1, LANES, COMPUTE
             )
-            store_pair(threshold, row, pair.hi, pair.lo, row >= 0)
-            if OUTPUT != "threshold":
-                tl.debug_barrier()  # the mask lies where the lists were
-                write_row(
+            slot = tl.zeros((), tl.int64) + SLOTS
+            if slots is not None:
+                if n > HIGHEST:
+                    slot = take_slot(slots, words, row_number, SLOTS, CHUNK_LANES)
+                    if slot < SLOTS:
+                        tell_place(words, slot, place, CHUNK_LANES)
+            if slot == SLOTS:
+                pair, written, _, _ = solve_row(
                     Source(
                         *(None, 0, own, outer, inner, None, n, None),
-                        *(False, True, LARGEST, 1, WRITTEN, LANES, 1, 1),
+                        *(False, True, LARGEST, 1, READ, LANES, 1, 1),
                     ),
-                    *(out, k, t, written, None, OUTPUT, COMPUTE),
+                    *(out, place, k, t, tl.zeros((), tl.int32)),
+                    *(OUTPUT, False, LISTED, SAMPLE, 1, COMPUTE),
                 )
-            tl.debug_barrier()
-        place = next_place(lists, begin, place, CLASS, 1)
+                store_pair(threshold, row, pair.hi, pair.lo, row >= 0)
+                if OUTPUT != "threshold":
+                    tl.debug_barrier()  # the mask lies where the lists were
+                    write_row(
+                        Source(
+                            *(None, 0, own, outer, inner, None, n, None),
+                            *(False, True, LARGEST, 1, WRITTEN, LANES, 1, 1),
+                        ),
+                        *(out, k, t, written, None, OUTPUT, COMPUTE),
+                    )
+                tl.debug_barrier()
     if tl.program_id(0) == 0:
         await_last(OVERLAP)
 

@@ -18,8 +18,7 @@ from .backward import (
 )
 from .numbers import any_row
 from .ragged import refuse
-from .ragged_lists import list_of, next_place, rows_at
-from .ragged_rows import length_of, places_of
+from .ragged_rows import length_of, places_of, rows_to_see
 from .ragged_shared import take_slot
 from .ragged_stretch import sums_of, write_gradients
 from .team import await_last, begin_next
@@ -50,8 +49,7 @@ def ragged_tile_backward(
     d_temperature,
     slots,
     words,
-    lists,
-    CLASS: tl.constexpr,
+    LOWEST: tl.constexpr,
     HIGHEST: tl.constexpr,
     IS_LAST: tl.constexpr,
     LARGEST: tl.constexpr,
@@ -62,55 +60,49 @@ def ragged_tile_backward(
     OVERLAP: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):
-    """All gradients of ROWS rows at a time."""
+    """All gradients of ROWS rows, those of them that are of the class."""
     begin_next(OVERLAP)
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    length = length_of(call, row, row_count, offsets, lengths)
+    is_row = (row < row_count) & (length >= LOWEST) & (length <= HIGHEST)
+    own_outer, own_inner, outer, inner = places_of(call, row, row_count, offsets)
     PER_ROW: tl.constexpr = d_budget is not None
-    begin, end = list_of(lists, row_count, CLASS)
-    place = begin + tl.program_id(0).to(tl.int64) * ROWS
-    while place < end:
-        row = rows_at(lists, place, end, row_count, ROWS)
-        length = length_of(call, row, row_count, offsets, lengths)
-        is_row = (row < row_count) & (length <= HIGHEST)
-        own_outer, own_inner, outer, inner = places_of(call, row, row_count, offsets)
-        if any_row(is_row):
-            index = part_indices(0, 0, REPEATS, LANES, 1)
-            inside = exist(index, across(tl.where(is_row, length, 0)), 1)
-            r = load_scores(call, outer, inner, index, inside, LARGEST, 1, COMPUTE)
-            g, g_row = _load_upstream(
-                grad, own_outer, own_inner, outer, inner, index, inside, r, OUTPUT
-            )
-            rows = _threshold_of(call, threshold, row, row_count, own_outer, own_inner, COMPUTE)
-            v, is_live = _exponents(r, rows)
-            g = tl.where(is_live, g, 0.0)
-            distance = tl.where(is_live, tl.abs(v), float("inf"))
-            if _is_shifted(OUTPUT, PER_ROW):
-                shift = _least(distance)
-                shift = tl.where(shift < float("inf"), shift, 0.0)
-                w = tl.exp2(across(shift) - distance)
-            else:
-                shift = tl.zeros((ROWS,), COMPUTE)
-                w = tl.exp2(-distance)
-            terms = _terms(w, g, v, OUTPUT, PER_ROW)
-            sums = ()
-            for i in tl.static_range(len(terms)):
-                sums = sums + (_added_up(terms[i]).to(tl.float64),)  # type: ignore[assignment]
-            of_row = _row_gradients(
-                shift.to(tl.float64), sums, g_row, rows, LARGEST, OUTPUT, PER_ROW
-            )
+    if any_row(is_row):
+        index = part_indices(0, 0, REPEATS, LANES, 1)
+        inside = exist(index, across(tl.where(is_row, length, 0)), 1)
+        r = load_scores(call, outer, inner, index, inside, LARGEST, 1, COMPUTE)
+        g, g_row = _load_upstream(
+            grad, own_outer, own_inner, outer, inner, index, inside, r, OUTPUT
+        )
+        rows = _threshold_of(call, threshold, row, row_count, own_outer, own_inner, COMPUTE)
+        v, is_live = _exponents(r, rows)
+        g = tl.where(is_live, g, 0.0)
+        distance = tl.where(is_live, tl.abs(v), float("inf"))
+        if _is_shifted(OUTPUT, PER_ROW):
+            shift = _least(distance)
+            shift = tl.where(shift < float("inf"), shift, 0.0)
+            w = tl.exp2(across(shift) - distance)
+        else:
+            shift = tl.zeros((ROWS,), COMPUTE)
+            w = tl.exp2(-distance)
+        terms = _terms(w, g, v, OUTPUT, PER_ROW)
+        sums = ()
+        for i in tl.static_range(len(terms)):
+            sums = sums + (_added_up(terms[i]).to(tl.float64),)  # type: ignore[assignment]
+        of_row = _row_gradients(shift.to(tl.float64), sums, g_row, rows, LARGEST, OUTPUT, PER_ROW)
+        if d_budget is not None:
+            tl.store(d_budget + row, of_row.d_budget, mask=is_row)
+            tl.store(d_temperature + row, of_row.d_temperature, mask=is_row)
+        d = _score_gradient(r, g, of_row, rows, LARGEST, OUTPUT, COMPUTE)
+        store_values(out, outer, inner, index, inside, d, 1)
+    if IS_LAST:
+        is_over = (row < row_count) & (length > HIGHEST)
+        if any_row(is_over):
+            refuse(out, outer, inner, length, is_over, LANES)
             if d_budget is not None:
-                tl.store(d_budget + row, of_row.d_budget, mask=is_row)
-                tl.store(d_temperature + row, of_row.d_temperature, mask=is_row)
-            d = _score_gradient(r, g, of_row, rows, LARGEST, OUTPUT, COMPUTE)
-            store_values(out, outer, inner, index, inside, d, 1)
-        if IS_LAST:
-            is_over = (row < row_count) & (length > HIGHEST)
-            if any_row(is_over):
-                refuse(out, outer, inner, length, is_over, LANES)
-                if d_budget is not None:
-                    nothing = tl.zeros_like(length).to(tl.float64) + float("nan")
-                    tl.store(d_budget + row, nothing, mask=is_over)
-                    tl.store(d_temperature + row, nothing, mask=is_over)
-        place = next_place(lists, begin, place, CLASS, ROWS)
+                nothing = tl.zeros_like(length).to(tl.float64) + float("nan")
+                tl.store(d_budget + row, nothing, mask=is_over)
+                tl.store(d_temperature + row, nothing, mask=is_over)
     if tl.program_id(0) == 0:
         await_last(OVERLAP)
 
@@ -128,12 +120,12 @@ def ragged_long_backward(
     d_temperature,
     slots,
     words,
-    lists,
-    CLASS: tl.constexpr,
+    LOWEST: tl.constexpr,
     HIGHEST: tl.constexpr,
     SLOTS: tl.constexpr,
     LARGEST: tl.constexpr,
     OUTPUT: tl.constexpr,
+    SCANNED: tl.constexpr,
     REPEATS: tl.constexpr,
     LANES: tl.constexpr,
     CHUNK_LANES: tl.constexpr,
@@ -146,35 +138,35 @@ def ragged_long_backward(
     """
     begin_next(OVERLAP)
     PER_ROW: tl.constexpr = d_budget is not None
-    begin, end = list_of(lists, row_count, CLASS)
-    place = begin + tl.program_id(0).to(tl.int64)
-    while place < end:
-        row = rows_at(lists, place, end, row_count, 1)
-        row_number = tl.max(row, 0)
-        n = length_of(call, row_number, row_count, offsets, lengths)
-        slot = tl.zeros((), tl.int64) + SLOTS
-        if slots is not None:
-            if n > HIGHEST:
-                slot = take_slot(slots, words, row_number, SLOTS, CHUNK_LANES)
-        if slot == SLOTS:
-            own_outer, own_inner, outer, inner = places_of(call, row, row_count, offsets)
-            rows = _threshold_of(call, threshold, row, row_count, own_outer, own_inner, COMPUTE)
-            shift, sums = sums_of(
-                *(call, 0 * n, n, grad, rows, outer, inner),
-                *(LARGEST, OUTPUT, PER_ROW, REPEATS, LANES, COMPUTE),
-            )
-            shift = tl.where(shift < float("inf"), shift, 0.0)
-            g_row = tl.zeros((1,), tl.float64)
-            if OUTPUT == "threshold":
-                g_row = tl.load(row_start(grad, own_outer, own_inner)).to(tl.float64)
-            of_row = _row_gradients(shift, sums, g_row, rows, LARGEST, OUTPUT, PER_ROW)
-            if d_budget is not None:
-                tl.store(d_budget + row, of_row.d_budget)
-                tl.store(d_temperature + row, of_row.d_temperature)
-            write_gradients(
-                *(call, 0 * n, n, grad, out, of_row, rows, outer, inner),
-                *(LARGEST, OUTPUT, REPEATS, LANES, COMPUTE),
-            )
-        place = next_place(lists, begin, place, CLASS, 1)
+    first = tl.program_id(0).to(tl.int64) * SCANNED
+    for row_number in range(
+        first, first + rows_to_see(call, first, row_count, offsets, lengths, LOWEST, SCANNED)
+    ):
+        n = length_of(call, tl.minimum(row_number, row_count - 1), row_count, offsets, lengths)
+        if (n >= LOWEST) & (row_number < row_count):
+            slot = tl.zeros((), tl.int64) + SLOTS
+            if slots is not None:
+                if n > HIGHEST:
+                    slot = take_slot(slots, words, row_number, SLOTS, CHUNK_LANES)
+            if slot == SLOTS:
+                row = tl.zeros((1,), tl.int64) + row_number
+                own_outer, own_inner, outer, inner = places_of(call, row, row_count, offsets)
+                rows = _threshold_of(call, threshold, row, row_count, own_outer, own_inner, COMPUTE)
+                shift, sums = sums_of(
+                    *(call, 0 * n, n, grad, rows, outer, inner),
+                    *(LARGEST, OUTPUT, PER_ROW, REPEATS, LANES, COMPUTE),
+                )
+                shift = tl.where(shift < float("inf"), shift, 0.0)
+                g_row = tl.zeros((1,), tl.float64)
+                if OUTPUT == "threshold":
+                    g_row = tl.load(row_start(grad, own_outer, own_inner)).to(tl.float64)
+                of_row = _row_gradients(shift, sums, g_row, rows, LARGEST, OUTPUT, PER_ROW)
+                if d_budget is not None:
+                    tl.store(d_budget + row, of_row.d_budget)
+                    tl.store(d_temperature + row, of_row.d_temperature)
+                write_gradients(
+                    *(call, 0 * n, n, grad, out, of_row, rows, outer, inner),
+                    *(LARGEST, OUTPUT, REPEATS, LANES, COMPUTE),
+                )
     if tl.program_id(0) == 0:
         await_last(OVERLAP)

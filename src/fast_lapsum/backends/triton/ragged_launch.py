@@ -15,9 +15,13 @@ from ..segments import rows_shape
 from .config import LongBackwardPlan, LongPlan, power_of_two
 from .device import can_overlap, on_device, room_of, shrink_room
 from .launch import split_float64
-from .ragged import fill_outside, ragged_long_forward, ragged_tile_forward
+from .ragged import (
+    fill_outside,
+    ragged_block_forward,
+    ragged_long_forward,
+    ragged_tile_forward,
+)
 from .ragged_backward import ragged_long_backward, ragged_tile_backward
-from .ragged_lists import BLOCK, CLASSES, HEAD, count_rows, list_rows
 from .ragged_plan import RaggedPlan, SharedRows, backward_plan, forward_plan
 from .ragged_shared import ragged_team_backward, ragged_team_forward
 from .step_launch import launch_steps
@@ -25,12 +29,12 @@ from .steps import Step
 from .team import LINES
 from .views import Call, Numbers, Rows
 
-#: What a core has room for at a time: so many warps whose threads have so many registers each,
-#: which is also what threads are taken to have where a plan does not say.
-WARPS, REGISTERS = 16, 128
+#: A launch has about so many programs at most. Where there are more rows, a program looks at
+#: several, and most of them are of other classes.
+MOST_PROGRAMS = 16384
 # Found in Triton's cache on disk whatever was called first: see steps.py.
 _KERNELS = (
-    *(count_rows, fill_outside, list_rows, ragged_long_backward, ragged_long_forward),
+    *(fill_outside, ragged_block_forward, ragged_long_backward, ragged_long_forward),
     *(ragged_team_backward, ragged_team_forward, ragged_tile_backward, ragged_tile_forward),
 )
 for _kernel in _KERNELS:
@@ -38,8 +42,6 @@ for _kernel in _KERNELS:
 del _kernel
 #: Programs that fill what is before and after all segments, and scores of a turn.
 FILLING, FILLED = 64, 1024
-#: A program that lists rows has as many threads as there are.
-LISTING = {"num_warps": 32}
 
 
 def ragged_forward(
@@ -85,12 +87,10 @@ def ragged_forward(
         for lead, views, call in _calls(tensors, offsets, lengths, numbers, rows):
             row_count, pairs = lead[1], threshold.view(-1, 2)[views.first_row :]
             given = (*lead, views.warm_start, views.out if out.numel() else None, pairs)
-            lists, counts = _lists(scores, chosen, row_count)
-            is_filled = is_written and _fill(scores, call, lead, views.out, nothing)
-            _list(scores, chosen, (*lead, lists, counts), is_filled)
-            given = (*given, *_slots(scores, chosen.shared), lists)
-            room = _Room(row_count, total, room_of(scores.device))
-            _run(scores, _forward_steps(chosen, room, constants), given)
+            if is_written:
+                _fill(scores, call, lead, views.out, nothing)
+            given = (*given, *_slots(scores, chosen.shared))
+            _run(scores, _forward_steps(chosen, row_count, constants), given)
             if chosen.shared is not None:
                 _run_teams(scores, _team_forward(chosen, constants), given)
     return (out if is_written else scores.new_empty((0,), dtype=out_dtype)), threshold
@@ -137,12 +137,9 @@ def ragged_backward(
             pairs = threshold.view(-1, 2)[first:]
             d_views: list[Tensor | None] = [d.view(-1)[first:] for d in d_rows]
             given = (*lead, views.grad, pairs, views.out, *(d_views or (None, None)))
-            lists, counts = _lists(scores, chosen, lead[1])
-            is_filled = _fill(scores, call, lead, views.out, 0.0)
-            _list(scores, chosen, (*lead, lists, counts), is_filled)
-            given = (*given, *_slots(scores, chosen.shared), lists)
-            room = _Room(lead[1], total, room_of(scores.device))
-            _run(scores, _backward_steps(chosen, room, constants), given)
+            _fill(scores, call, lead, views.out, 0.0)
+            given = (*given, *_slots(scores, chosen.shared))
+            _run(scores, _backward_steps(chosen, lead[1], constants), given)
             if chosen.shared is not None:
                 _run_teams(scores, _team_backward(chosen, constants), given)
     return (out, d_rows[0], d_rows[1]) if per_row else (out, None, None)
@@ -242,43 +239,20 @@ def exact_number(
     return values, number
 
 
-class _Room(NamedTuple):
-    """What the number of programs depends on: how many rows and scores there are, and cores."""
-
-    row_count: int
-    total: int
-    cores: int
-
-    def programs(self, plan: RaggedPlan, number: int, rows: int, options: dict[str, Any]) -> int:
-        """For a class: as many as the device holds at a time, and as there may be rows for.
-
-        Programs that are on the device take further rows, so that the next launch can begin beside
-        them. Were there more, it would wait for those that find nothing left to do.
-        """
-        most = self.row_count
-        if len(_bounds(plan)):
-            registers = options["num_warps"] * (options.get("maxnreg") or REGISTERS)
-            most = min(most, self.cores * rows * max(WARPS * REGISTERS // registers, 1))
-            if number:  # rows of it are longer than the longest of the class before
-                most = min(most, self.total // (plan.held[number - 1].block + 1))
-        return max(-(-most // rows), 1)
+def _scanned(row_count: int) -> int:
+    return power_of_two(-(-row_count // MOST_PROGRAMS))
 
 
-def _bounds(plan: RaggedPlan) -> list[int]:
-    """The longest rows of all classes but the last."""
-    bounds = [held.block for held in plan.held]
-    return bounds if plan.long is not None else bounds[:-1]
-
-
-def _forward_steps(plan: RaggedPlan, room: _Room, constants: dict[str, Any]) -> list[Step]:
+def _forward_steps(plan: RaggedPlan, row_count: int, constants: dict[str, Any]) -> list[Step]:
     """The longest first: what is short fills up the end."""
     steps: list[Step] = []
+    lowest = 0
     for i, held in enumerate(plan.held):
+        is_last = i == len(plan.held) - 1 and plan.long is None
         own = constants | {
-            "CLASS": i,
+            "LOWEST": lowest,
             "HIGHEST": held.block,
-            "IS_LAST": i == len(plan.held) - 1 and plan.long is None,
-            "ROWS": held.rows,
+            "IS_LAST": is_last,
             "PARTS": held.parts,
             "REPEATS": held.repeats,
             "LANES": held.lanes,
@@ -289,14 +263,22 @@ def _forward_steps(plan: RaggedPlan, room: _Room, constants: dict[str, Any]) -> 
             "maxnreg": held.registers,
             "enable_fp_fusion": held.may_fuse,
         }
-        programs = room.programs(plan, i, held.rows, options)
-        steps.append(Step(ragged_tile_forward, programs, (), own, options))
+        if held.rows > 1:
+            programs = -(-row_count // held.rows)
+            own["ROWS"] = held.rows
+            steps.append(Step(ragged_tile_forward, programs, (), own, options))
+        else:
+            own["SCANNED"] = _scanned(row_count)
+            programs = -(-row_count // own["SCANNED"])
+            steps.append(Step(ragged_block_forward, programs, (), own, options))
+        lowest = held.block + 1
     if plan.long is not None:
         long = plan.long
         assert isinstance(long, LongPlan)
         own = constants | _sharing(plan.shared)
         own |= {
-            "CLASS": len(plan.held),
+            "LOWEST": lowest,
+            "SCANNED": _scanned(row_count),
             "READ": long.read,
             "LISTED": long.listed,
             "WRITTEN": long.written,
@@ -304,18 +286,20 @@ def _forward_steps(plan: RaggedPlan, room: _Room, constants: dict[str, Any]) -> 
             "SAMPLE": long.sample,
         }
         options = {"num_warps": long.warps, "maxnreg": long.registers, "enable_fp_fusion": False}
-        programs = room.programs(plan, len(plan.held), 1, options)
+        programs = -(-row_count // own["SCANNED"])
         steps.append(Step(ragged_long_forward, programs, (), own, options))
     return steps[::-1]
 
 
-def _backward_steps(plan: RaggedPlan, room: _Room, constants: dict[str, Any]) -> list[Step]:
+def _backward_steps(plan: RaggedPlan, row_count: int, constants: dict[str, Any]) -> list[Step]:
     steps: list[Step] = []
+    lowest = 0
     for i, held in enumerate(plan.held):
+        is_last = i == len(plan.held) - 1 and plan.long is None
         own = constants | {
-            "CLASS": i,
+            "LOWEST": lowest,
             "HIGHEST": held.block,
-            "IS_LAST": i == len(plan.held) - 1 and plan.long is None,
+            "IS_LAST": is_last,
             "ROWS": held.rows,
             "REPEATS": held.parts * held.repeats,
             "LANES": held.lanes,
@@ -325,15 +309,20 @@ def _backward_steps(plan: RaggedPlan, room: _Room, constants: dict[str, Any]) ->
             "maxnreg": held.registers,
             "enable_fp_fusion": held.may_fuse,
         }
-        programs = room.programs(plan, i, held.rows, options)
-        steps.append(Step(ragged_tile_backward, programs, (), own, options))
+        steps.append(Step(ragged_tile_backward, -(-row_count // held.rows), (), own, options))
+        lowest = held.block + 1
     if plan.long is not None:
         long = plan.long
         assert isinstance(long, LongBackwardPlan)
         own = constants | _sharing(plan.shared)
-        own |= {"CLASS": len(plan.held), "REPEATS": long.repeats, "LANES": long.lanes}
+        own |= {
+            "LOWEST": lowest,
+            "SCANNED": _scanned(row_count),
+            "REPEATS": long.repeats,
+            "LANES": long.lanes,
+        }
+        programs = -(-row_count // own["SCANNED"])
         options = {"num_warps": long.warps}
-        programs = room.programs(plan, len(plan.held), 1, options)
         steps.append(Step(ragged_long_backward, programs, (), own, options))
     return steps[::-1]
 
@@ -397,58 +386,20 @@ def _run(scores: Tensor, steps: list[Step], given: tuple[Any, ...]) -> None:
     made = [
         step._replace(
             constants=step.constants | {"OVERLAP": overlap},
-            options=_beside(step.options, overlap and place > 0),
+            options=step.options | ({"launch_pdl": True} if overlap and place else {}),
         )
         for place, step in enumerate(steps)
     ]
     launch_steps(scores.device, made, given)
 
 
-def _fill(scores: Tensor, call: Call, lead: tuple[Any, ...], out: Rows, nothing: float) -> bool:
-    """What is in no row, before the rows: of offsets that fall it may be more than that.
-
-    Whether there is anything to be filled is returned.
-    """
+def _fill(scores: Tensor, call: Call, lead: tuple[Any, ...], out: Rows, nothing: float) -> None:
+    """What is in no row, before the rows: of offsets that fall it may be more than that."""
     if not scores.numel():
-        return False
+        return
     row_count, offsets = lead[1], lead[2]
     programs = FILLING if offsets is not None else max(1, min(64, call.n // (4 * FILLED)))
-    overlap = can_overlap(scores.device)
-    constants = {"NOTHING": nothing, "LANES": FILLED, "OVERLAP": overlap}
+    constants = {"NOTHING": nothing, "LANES": FILLED, "OVERLAP": False}
     grid = programs if offsets is not None else row_count * programs
     step = Step(fill_outside, grid, (), constants, {"num_warps": 4})
     launch_steps(scores.device, [step], (*lead, out, programs))
-    return True
-
-
-def _lists(scores: Tensor, plan: RaggedPlan, row_count: int) -> tuple[Tensor | None, Tensor | None]:
-    """Room for the rows of each class, and for the counts of blocks; none for one class only."""
-    if not _bounds(plan):
-        return None, None
-    dtype = torch.int32 if row_count < 2**31 else torch.int64
-    lists = scores.new_empty(HEAD.value + row_count, dtype=dtype)
-    blocks = _blocks(row_count)
-    return lists, scores.new_empty(blocks * CLASSES.value, dtype=dtype) if blocks > 1 else None
-
-
-def _blocks(row_count: int) -> int:
-    return -(-row_count // int(BLOCK.value))
-
-
-def _list(scores: Tensor, plan: RaggedPlan, given: tuple[Any, ...], is_filled: bool) -> None:
-    """Find out which rows are of which class, beside a launch that fills what is in no row."""
-    bounds, row_count, counts = _bounds(plan), given[1], given[-1]
-    if not bounds:
-        return
-    assert len(bounds) < CLASSES.value
-    assert all(bound == power_of_two(bound) for bound in bounds)
-    overlap = is_filled and can_overlap(scores.device)
-    constants = {"BOUNDS": sum(bounds), "OVERLAP": overlap}
-    step = Step(list_rows, _blocks(row_count), (), constants, _beside(LISTING, overlap))
-    steps = [step] if counts is None else [step._replace(kernel=count_rows), step]
-    launch_steps(scores.device, steps, given)
-
-
-def _beside(options: dict[str, Any], overlap: bool) -> dict[str, Any]:
-    """Options of a launch that may begin beside the one before."""
-    return options | ({"launch_pdl": True} if overlap else {})

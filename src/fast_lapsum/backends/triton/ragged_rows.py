@@ -42,3 +42,16 @@ def places_of(call, row, row_count, offsets):
     else:
         start = start_of(call, row, row_count, offsets)
         return outer, inner, start, tl.zeros_like(start)
+
+
+@triton.jit
+def rows_to_see(
+    call, first, row_count, offsets, lengths, LOWEST: tl.constexpr, SCANNED: tl.constexpr
+):
+    """SCANNED, or 0 where none of them is as long as that: one look instead of many."""
+    seen = SCANNED
+    if SCANNED > 1:
+        row = first + tl.arange(0, SCANNED)
+        length = length_of(call, row, row_count, offsets, lengths)
+        seen = tl.where(tl.max(length, 0) >= LOWEST, SCANNED, 0)
+    return seen
