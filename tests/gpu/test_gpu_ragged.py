@@ -25,6 +25,9 @@ LENGTHS = (
     *(16_384, 16_385, 32_768, 32_769, 70_001, 0),
 )
 
+#: How many segments, and the longest: of one class and of all of them.
+SHAPES = ((50, 30), (5000, 2000), (200, 40_000), (4097, 300), (100, 300_000))
+
 
 def _there(call: Callable[..., Any]) -> Callable[..., Any]:
     """A kernel entry for tensors of the host."""
@@ -121,6 +124,68 @@ def test_nothing_waits_and_graphs_replay_with_other_offsets(no_sync: NoSync) -> 
     torch.cuda.synchronize()
     for got, want in zip((p, b, d), call(), strict=True):
         torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
+
+
+def test_graphs_replay_with_other_classes_of_rows() -> None:
+    """Rows of one class each time, of all of them, none at all, and one row of everything."""
+    count = 300
+    drawn = torch.tensor(lengths_of(count, 16, 40_000))
+    total = int(drawn.sum()) + count
+    values = normal(total, dtype=torch.float32).cuda()
+    offsets = torch.zeros(count + 1, dtype=torch.int32, device="cuda")
+    k = torch.ones(count, dtype=torch.float64, device="cuda")
+
+    def use(lengths: Tensor) -> None:
+        offsets.copy_(torch.nn.functional.pad(lengths.cumsum(0), (1, 0)))
+        k.copy_(lengths / 4)
+
+    def call() -> tuple[Tensor, Tensor]:
+        leaf = values.detach().requires_grad_()
+        p = soft_topk(leaf, k, 0.1, cu_seqlens=offsets)
+        return p.detach(), torch.autograd.grad(p, leaf, values)[0]
+
+    use(drawn)
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = call()
+    everything = torch.zeros(count, dtype=torch.int64)
+    everything[7] = total
+    ways = [torch.full((count,), n) for n in (0, 5, 200, 900, 3000, total // count)]
+    for lengths in (*ways, everything, drawn, drawn.flip(0)):
+        use(lengths)
+        graph.replay()
+        torch.cuda.synchronize()
+        ends = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
+        want = soft_topk(values.cpu(), lengths / 4, 0.1, cu_seqlens=ends)
+        torch.testing.assert_close(found[0].cpu(), want, atol=2e-6, rtol=1e-4)
+        for got, again in zip(found, call(), strict=True):
+            assert torch.equal(got, again)
+
+
+def test_segments_one_after_another_are_as_if_alone() -> None:
+    """Launches begin beside those before, in memory that was theirs, and see none of it."""
+    drawn = [lengths_of_kinds(torch.float32, tuple(lengths_of(n, 16, m))) for n, m in SHAPES]
+    there = [_graph_call(given) for given in drawn]
+
+    def call(i: int) -> Tensor:
+        values, offsets, k = there[i % len(there)]
+        return (
+            threshold(values, k, 0.1, cu_seqlens=offsets)
+            if i // len(there) % 2
+            else soft_topk(values, k, 0.1, cu_seqlens=offsets)
+        )
+
+    alone = []
+    for i in range(2 * len(there)):
+        alone.append(call(i))
+        torch.cuda.synchronize()
+    queued = [call(i) for i in range(20 * len(there))]
+    for i, found in enumerate(queued):
+        assert torch.equal(found, alone[i % len(alone)]), i
 
 
 def test_bits_repeat_and_do_not_depend_on_neighbours() -> None:

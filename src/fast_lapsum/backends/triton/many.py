@@ -249,7 +249,8 @@ def place_many(
     high = tl.where(place.high == place.high, place.high, float("inf"))
     tl.store(state + LOW + zero, low.to(tl.float64))
     tl.store(state + HIGH + zero, high.to(tl.float64))
-    point = _common_score(sample, low, high, room * SAMPLED / every, SAMPLED, COMPUTE)
+    share = SAMPLED / every * room  # whole numbers would overflow
+    point = _common_score(sample, low, high, share, SAMPLED, COMPUTE)
     tl.store(state + POINT + zero, point.to(tl.float64))
 
 
