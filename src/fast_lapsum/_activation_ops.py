@@ -105,7 +105,8 @@ def best_left_out(scores: Tensor, gate: Tensor) -> Tensor:
     """The best score whose gate is below 1; -inf if there is none, and of no scores."""
     dtype = torch.promote_types(scores.dtype, torch.float32)
     left = scores.to(dtype).masked_fill(gate == 1, -math.inf)
-    return left.amax() if scores.numel() else left.new_full((), -math.inf)
+    # A graph may not know whether there are any.
+    return torch.cat((left.reshape(-1), left.new_full((1,), -math.inf))).amax()
 
 
 def _boundary(scores: Tensor, gate: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ def header(sample: Sample, budget: Tensor, temperature: Tensor, rows: Rows) -> T
     own = (sample.length, sample.drawn, DTYPES[rows.dtype] + side, rows.number)
     if rows.looks:
         digests = [float(_digest(values)) for values in (budget, temperature)]
-        return torch.tensor((*own, *digests), dtype=budget.dtype)
+        return budget.new_tensor((*own, *digests))
     # Filled in one by one: a list would be copied from the host.
     numbers = [budget.new_full((1,), number) for number in own]
     return torch.cat((*numbers, budget.new_zeros(HEADER - len(own))))

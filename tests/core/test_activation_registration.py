@@ -201,3 +201,18 @@ def test_what_is_learned_has_its_gradient_in_a_graph(learned: str, in_graphs: li
     assert found.grad is not None
     torch.testing.assert_close(found.grad, wanted.grad)
     assert not in_graphs
+
+
+def test_rows_that_a_mask_picks_are_in_one_graph(in_graphs: list[Any]) -> None:
+    """How many there are is not known to the graph."""
+    layer, scores = TopKActivation(4, 0.3), normal(32, 64).float()
+
+    def call(x: Tensor, is_picked: Tensor) -> Tensor:
+        found: Tensor = layer(x[is_picked])
+        return found
+
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        compiled = torch.compile(call, fullgraph=True, backend="eager")
+        for share in (0.5, 0.2):
+            is_picked = torch.rand(32, generator=torch.Generator().manual_seed(1)) < share
+            torch.testing.assert_close(compiled(scores, is_picked), call(scores, is_picked))

@@ -22,6 +22,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # It also looks at .grad of what flex_attention's own function reads, which is no leaf.
     told = "ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"
     config.addinivalue_line("filterwarnings", told)
+    # Its compiler says of every product of float32 matrices that rounding would be faster.
+    told = "ignore:TensorFloat32 tensor cores for float32 matrix multiplication:UserWarning"
+    config.addinivalue_line("filterwarnings", told)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -57,7 +57,7 @@ def has_operator(
     is_small = scores.dtype.itemsize <= 4 and threshold.dtype == torch.float32
     is_one = threshold.device == scores.device and threshold.dim() == 0
     is_learned = k.requires_grad or temperature.requires_grad
-    return is_small and is_one and not is_learned and scores.numel() > 0
+    return is_small and is_one and not is_learned
 
 
 def activated(scores: Tensor, gate: Tensor, threshold: Tensor) -> Activated:

@@ -171,7 +171,8 @@ class TopKRouter(torch.nn.Module):
         """In float32: rounding would move which experts are chosen."""
         dtype = torch.promote_types(tokens.dtype, torch.float32)
         device = tokens.device.type
-        if not torch.amp.is_autocast_available(device):  # such as meta
+        # Meta has none; a graph, which older versions cannot ask in, is of another device.
+        if not (torch.compiler.is_compiling() or torch.amp.is_autocast_available(device)):
             return F.linear(tokens.to(dtype), self.weight.to(dtype))
         with torch.autocast(device, enabled=False):
             return F.linear(tokens.to(dtype), self.weight.to(dtype))

@@ -65,7 +65,9 @@ class TopKActivation(BudgetGate):
 
     def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
         """The activations of pre-activations ``scores``; ``mask`` marks those that take part."""
-        if self.training and mask is None and _is_in_one_pass(self, scores):
+        # How many scores there are is asked for only where a threshold is kept: see has_kernel.
+        is_some = self.inference == "budget" or scores.numel() > 0
+        if self.training and mask is None and is_some and _is_in_one_pass(self, scores):
             check_scores(scores, -1)
             k, temperature = self._of_call()
             rows = 1 if self.inference == "budget" else self._rows(scores, None)
@@ -148,7 +150,7 @@ class BatchTopK(BudgetGate):
     def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
         """The activations of pre-activations ``scores``; ``mask`` marks those that take part."""
         is_whole = self.training and mask is None and self.process_group is None
-        if is_whole and _is_in_one_pass(self, scores):
+        if is_whole and scores.numel() > 0 and _is_in_one_pass(self, scores):
             return self._with_kernels(scores)
         return _activations(self, scores, super().forward(scores, mask))
 

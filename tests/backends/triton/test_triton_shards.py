@@ -346,6 +346,17 @@ def test_steps_are_those_of_plain_torch(
     _alike(some(case, number % 13, 13))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(16))
+def test_steps_of_all_corners(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With many blocks of nodes, whose sums are joined."""
+    for module in (shard_curve, shard_steps):
+        monkeypatch.setattr(module, "BLOCK", tl.constexpr(8))
+    cases = list(corner_cases())
+    assert len(cases) == 16
+    _alike(some(cases[number], number % 13, 13))
+
+
 def test_steps_of_longer_rows() -> None:
     cases = list(_distributions(3000))
     _alike(some(cases[5], 2, 8))

@@ -38,17 +38,17 @@ class Shard:
         self.temperature = temperature.reshape(scores.shape[:-1])
         # Bands hold few scores, or as many as there are; then the row is read again.
         self.capacity = min(self.length, self.length // 32 + 8192)
-        self.kept = torch.empty((self.rows, self.capacity), dtype=compute_dtype(scores.dtype))
-        self.kept_count = torch.full((self.rows,), -1, dtype=torch.int64)
-        self.kept_columns = torch.empty((self.rows, 2 + COLUMNS), dtype=torch.float64)
+        self.kept = scores.new_empty((self.rows, self.capacity), dtype=compute_dtype(scores.dtype))
+        self.kept_count = scores.new_full((self.rows,), -1, dtype=torch.int64)
+        self.kept_columns = scores.new_empty((self.rows, 2 + COLUMNS), dtype=torch.float64)
 
     def sample(self, size: int) -> Sample:
         """Quantiles of a random part of every row, of all of it where that is short."""
         drawn = min(self.length, max(_LEAST_SAMPLE, size, int(self.length ** (2 / 3))))
-        places = _places(self.length, drawn).data_ptr() if drawn < self.length else 0
-        nodes = torch.empty((self.rows, size), dtype=self.scores.dtype)
+        places = _places(self.length, drawn) if drawn < self.length else None
+        nodes = self.scores.new_empty((self.rows, size))
         for record, first in self._records():
-            numbers = (size, drawn, places)
+            numbers = (size, drawn, 0 if places is None else places.data_ptr())
             call("lapsum_shard_sample", record + _SAMPLE.pack(*numbers, *_from([nodes], first)))
         return Sample(nodes, drawn, self.length)
 
@@ -58,7 +58,7 @@ class Shard:
         """At bands [rows] and pivots [rows, p]: NaN for pivots outside of what was read."""
         rows, count, dtype = self.rows, pivots.shape[-1], self.scores.dtype
         of_columns = 8 * rows * (COLUMNS + 2 * count)
-        message = torch.empty(of_columns + rows * size * dtype.itemsize, dtype=torch.uint8)
+        message = low.new_empty(of_columns + rows * size * dtype.itemsize, dtype=torch.uint8)
         columns = message[:of_columns].view(torch.float64).view(rows, -1)
         nodes = message[of_columns:].view(dtype).view(rows, size)
         per_row = [low, high, pivots, is_open, columns, nodes]
@@ -79,8 +79,9 @@ class Shard:
 @functools.lru_cache(maxsize=8)
 def _places(length: int, count: int) -> Tensor:
     """One place in each of ``count`` parts of a row: a fixed stride would see only one phase."""
-    jitter = torch.rand(count, generator=torch.Generator().manual_seed(length), dtype=torch.float64)
-    places = (torch.arange(count, dtype=torch.float64) + jitter) * (length / count)
+    here = {"dtype": torch.float64, "device": "cpu"}
+    jitter = torch.rand(count, generator=torch.Generator().manual_seed(length), **here)  # type: ignore[call-overload]
+    places = (torch.arange(count, **here) + jitter) * (length / count)  # type: ignore[call-overload]
     return places.to(torch.int64).clamp(max=length - 1)
 
 
@@ -121,7 +122,7 @@ def gradient_sums(
     output: str,
 ) -> Tensor:
     """This rank's part of the sums that gradients of masks need, [rows, 7]."""
-    sums = torch.empty((temperature.numel(), GRADIENT_COLUMNS), dtype=torch.float64)
+    sums = temperature.new_empty((temperature.numel(), GRADIENT_COLUMNS), dtype=torch.float64)
     tensors = (scores, mask, None, temperature.reshape(scores.shape[:-1]), None, grad, None)
     dtype = DTYPES[scores.dtype]
     head, pairs = (dtype, dtype, DTYPES[grad.dtype]), (threshold.contiguous(), None, None, None)

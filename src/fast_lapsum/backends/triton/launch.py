@@ -29,7 +29,7 @@ from .config import (
 )
 from .device import can_overlap, on_device, room_of, shrink_room
 from .steps import ForwardPlan, backward_steps, forward_steps
-from .views import Call, Numbers, Rows
+from .views import Call, Numbers, Rows, call_of
 
 
 def supports(tensor: Tensor) -> bool:
@@ -146,7 +146,7 @@ def forward(
                 for place, (x, step) in enumerate(zip(tensors, steps, strict=True))
             ]
             v_scores, v_mask, v_budget, v_temperature, v_warm, v_out = views
-            call = Call(v_scores, v_mask, v_budget, v_temperature, numbers, n, group.inner)
+            call = call_of(v_scores, v_mask, v_budget, v_temperature, numbers, n, group.inner)
             pairs = threshold.view(-1, 2)[group.first_row :]
             width = _width(tensors, group)
             lead = (call, row_count, v_warm, v_out, pairs)

@@ -27,7 +27,7 @@ from .ragged_shared import ragged_team_backward, ragged_team_forward
 from .step_launch import launch_steps
 from .steps import Step
 from .team import LINES
-from .views import Call, Numbers, Rows
+from .views import Call, Numbers, Rows, call_of
 
 #: A launch has about so many programs at most. Where there are more rows, a program looks at
 #: several, and most of them are of other classes.
@@ -214,7 +214,7 @@ def _call_of(
     lengths: Tensor | None,
 ) -> tuple[tuple[Any, ...], _Views, Call]:
     scores, mask, budget, temperature, warm_start, grad, out = views
-    call = Call(scores, mask, budget, temperature, numbers, n, group.inner)
+    call = call_of(scores, mask, budget, temperature, numbers, n, group.inner)
     lead = (call, group.outer * group.inner, offsets, lengths)
     return lead, _Views(warm_start, grad, out, group.first_row), call
 

@@ -15,7 +15,7 @@ from .config import PROGRAMS, longest_block, power_of_two, tile_plan
 from .device import on_device
 from .launch import _along, _fitting, _rows, _width, backward, forward, split_float64
 from .selection import count_chosen, draw_rows, place_chosen, sum_ticks, weigh_chosen
-from .views import Call, Numbers
+from .views import Call, Numbers, call_of
 
 for _kernel in (count_chosen, draw_rows, place_chosen, sum_ticks, weigh_chosen):  # see steps.py
     getattr(_kernel, "cache_key", None)
@@ -156,7 +156,7 @@ def sample(
                 _rows(x, group, place, step)
                 for place, (x, step) in enumerate(zip(tensors, steps, strict=True))
             )
-            call = Call(v_scores, v_mask, v_budget, v_temperature, numbers, n, group.inner)
+            call = call_of(v_scores, v_mask, v_budget, v_temperature, numbers, n, group.inner)
             pairs = threshold.view(-1, 2)[group.first_row :]
             tile = _Tile(n, row_count, threshold.itemsize, _width(tensors, group))
             constants = tile.constants(largest, threshold)

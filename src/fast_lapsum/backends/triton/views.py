@@ -180,3 +180,29 @@ def store_values(view, outer, inner, index, inside, values, WIDTH: tl.constexpr)
     """Results at indices of rows."""
     place = _places(view, outer, inner, index, WIDTH)
     tl.store(place, values.to(view.start.dtype.element_ty), mask=inside)
+
+
+class FullCall(NamedTuple):
+    """A call that nothing is missing in, with a field that is.
+
+    Triton 3.6 forgets in loops which strides are 1 unless a later number of the same tuple is known
+    to its compiler, too. None is, where a call has no mask, budget or temperature.
+    """
+
+    scores: Any
+    mask: Any
+    budget: Any
+    temperature: Any
+    numbers: Any
+    n: Any
+    inner_count: Any
+    nothing: None = None
+
+
+def call_of(
+    scores: Any, mask: Any, budget: Any, temperature: Any, numbers: Any, n: int, inner_count: int
+) -> Any:
+    """What kernels are told of a call, in a way that all compilers understand."""
+    is_full = mask is not None and budget is not None and temperature is not None
+    kind = FullCall if is_full else Call
+    return kind(scores, mask, budget, temperature, numbers, n, inner_count)
