@@ -190,6 +190,7 @@ PAGES: dict[str, tuple[Entry, ...]] = {
             "4,096 scores each {} times",
             values.processes,
         ),
+        Stated("At most 1.5 times is meant", LIMIT),
         Stated("At most 1.4 times as long is meant", LIMIT),
     ),
     "docs/how-it-works.md": (Stated("read twice", CODE),),
