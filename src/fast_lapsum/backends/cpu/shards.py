@@ -79,9 +79,10 @@ class Shard:
 @functools.lru_cache(maxsize=8)
 def _places(length: int, count: int) -> Tensor:
     """One place in each of ``count`` parts of a row: a fixed stride would see only one phase."""
-    here = {"dtype": torch.float64, "device": "cpu"}
-    jitter = torch.rand(count, generator=torch.Generator().manual_seed(length), **here)  # type: ignore[call-overload]
-    places = (torch.arange(count, **here) + jitter) * (length / count)  # type: ignore[call-overload]
+    generator = torch.Generator().manual_seed(length)
+    jitter = torch.rand(count, generator=generator, dtype=torch.float64, device="cpu")
+    parts = torch.arange(count, dtype=torch.float64, device="cpu")
+    places = (parts + jitter) * (length / count)
     return places.to(torch.int64).clamp(max=length - 1)
 
 
