@@ -77,7 +77,7 @@ RANKING = Needs(
 )
 
 #: And so have activations.
-ACTIVATION = Needs((), cuda=("backends/triton/activation*.py",))
+ACTIVATION = Needs(("_activation*.py",), cuda=("backends/triton/activation*.py",))
 #: And rows that are spread over ranks, which plain calls know nothing of.
 SHARDED = Needs(
     (
