@@ -114,13 +114,44 @@ def test_the_second_gpu_is_a_gpu() -> None:
         ("nn/layer.py", "operators", "cpu", False),
     ],
 )
-def test_one_byte_changes_the_hash_of_what_depends_on_it(
+def test_one_line_changes_the_hash_of_what_depends_on_it(
     name: str, kind: str, device: str, matters: bool, tree: Path
 ) -> None:
     before = sources.describe(kind, device, tree)
-    content = (tree / name).read_bytes()
-    (tree / name).write_bytes(content[:-1] + b" ")
+    with (tree / name).open("a") as file:
+        file.write("more = 1\n" if name.endswith(".py") else "int more;\n")
     assert (sources.describe(kind, device, tree) != before) == matters
+
+
+def test_what_is_there_for_readers_alone_changes_no_hash(tree: Path) -> None:
+    before = sources.describe("cpu", "cpu", tree)
+    for name, comment in (("functional.py", "# more"), ("backends/cpu/lapsum.cpp", "// more")):
+        path = tree / name
+        path.write_text(f"{comment}\n\n{path.read_text()}{comment}\n")
+    path = tree / "backends/cpu/kernel.py"
+    source = path.read_text()
+    path.write_text(source.replace('"""Whether the kernel is there', '"""If the kernel is there'))
+    assert path.read_text() != source
+    assert sources.describe("cpu", "cpu", tree) == before
+    path.write_text(source.replace("+ offset * tensor", "- offset * tensor"))
+    assert sources.describe("cpu", "cpu", tree) != before
+
+
+def without_docstrings(source: str) -> str:
+    """Its syntax tree, with empty strings as docstrings."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            node.value.value = "" if isinstance(node.value.value, str) else node.value.value
+    return ast.dump(tree)
+
+
+def test_what_is_hashed_is_the_same_program() -> None:
+    for path in PACKAGE.rglob("*.py"):
+        source = path.read_text(encoding="utf-8")
+        code = sources.code_of(source)
+        assert without_docstrings(code) == without_docstrings(source), path
+        assert sources.code_of(code) == code
 
 
 def test_a_name_is_a_part_of_the_hash(tree: Path) -> None:

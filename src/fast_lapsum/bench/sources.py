@@ -7,7 +7,10 @@ whether a figure is still true of the code.
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import io
+import tokenize
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -281,10 +284,48 @@ def describe(kind: str, device: str, package: Path = PACKAGE) -> dict[str, str]:
     """
     found = hashlib.sha256()
     for name in files(kind, device, package):
-        # A checkout on Windows may have other ends of lines.
-        content = (package / name).read_bytes().replace(b"\r\n", b"\n")
-        found.update(f"{name} {hashlib.sha256(content).hexdigest()}\n".encode())
+        code = _hash_of_code((package / name).read_bytes(), name.endswith(".py"))
+        found.update(f"{name} {code}\n".encode())
     return {"kind": kind, "device": device.partition(":")[0], "hash": found.hexdigest()[:16]}
+
+
+@functools.cache
+def _hash_of_code(content: bytes, is_python: bool) -> str:
+    # A checkout on Windows may have other ends of lines.
+    source = content.decode().replace("\r\n", "\n")
+    return hashlib.sha256(code_of(source, is_python).encode()).hexdigest()
+
+
+def code_of(source: str, is_python: bool = True) -> str:
+    """A source without what is there for readers alone, which no figure depends on.
+
+    That is comments and docstrings of Python, lines of C++ that are comments, and empty lines.
+
+    >>> code_of("def half(x):\\n    'Of it.'\\n\\n    return x / 2  # halves\\n").split("\\n")
+    ['def half(x):', '    ""', '    return x / 2']
+    """
+    lines = source.split("\n")
+    if is_python:
+        for (first, start), (last, end), instead in reversed(_for_readers(source)):
+            lines[first - 1 : last] = [lines[first - 1][:start] + instead + lines[last - 1][end:]]
+    else:
+        lines = [line for line in lines if not line.lstrip().startswith("//")]
+    return "\n".join(line.rstrip() for line in lines if line.strip())
+
+
+def _for_readers(source: str) -> list[tuple[tuple[int, int], tuple[int, int], str]]:
+    """Comments, and strings that are statements: where they begin and end, and what stays there."""
+    found = []
+    before = tokenize.NEWLINE
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        begins = before in (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
+        if token.type == tokenize.COMMENT:
+            found.append((token.start, token.end, ""))
+        elif token.type == tokenize.STRING and begins:
+            found.append((token.start, token.end, '""'))
+        if token.type not in (tokenize.COMMENT, tokenize.NL):
+            before = token.type
+    return found
 
 
 def known(record: dict[str, Any]) -> dict[str, str] | None:
