@@ -152,7 +152,7 @@ def run_demo(
 
 @bench_app.callback()
 def bench() -> None:
-    """Benchmarks: parity first, peers in the same run, one results file."""
+    """Measure calls beside their peers in one run; answers are checked before they are timed."""
 
 
 @bench_app.command(name="cpu", epilog="Example: fast-lapsum bench cpu --repeats 50 --out cpu.json")

@@ -1,4 +1,4 @@
-"""Losses and measures of what comes first, with gradients."""
+"""Losses and measures of what is ranked first, with gradients."""
 
 from __future__ import annotations
 

@@ -3,8 +3,9 @@
 The version alone needs no torch, which takes a second and more to load.
 
 OpenMP's threads spin while they wait for each other. Where other programs want the cores, too, that
-takes them from the very threads that are waited for, and a training takes many times as long. Its
-runtime reads how to wait once, when torch loads it, which the first line of ``fast_lapsum`` does.
+takes them from the very threads that are waited for, and a training takes many times as long.
+OpenMP's runtime reads how to wait once, when torch loads it, which the first line of
+``fast_lapsum`` does.
 """
 
 from __future__ import annotations

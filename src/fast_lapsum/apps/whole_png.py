@@ -1,4 +1,4 @@
-"""PNG files whose end is missing, as of a copy that was interrupted.
+"""PNG files whose end is missing, such as copies that were interrupted.
 
 Pillow reads them without a word if every pixel can still be had; of other formats it says so.
 """

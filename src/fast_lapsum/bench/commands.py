@@ -118,12 +118,12 @@ def run_compare(
         str,
         typer.Argument(
             metavar="REF",
-            help="What was: a results file, a folder of them, or a git commit, whose results/"
+            help="Before: a results file, a folder of them, or a git commit, whose results/"
             " folder is read.",
         ),
     ],
     against: Annotated[
-        str, typer.Option(help="What is: the same kinds of thing.", metavar="FILE_OR_DIR")
+        str, typer.Option(help="After: a file, folder or commit, too.", metavar="FILE_OR_DIR")
     ] = "results",
     fail_over: Annotated[
         float | None,
@@ -134,7 +134,7 @@ def run_compare(
         ),
     ] = None,
     show_all: Annotated[
-        bool, typer.Option("--all", help="Show all times and rows, also what did not change.")
+        bool, typer.Option("--all", help="Show all times and rows, also those that did not change.")
     ] = False,
 ) -> None:
     """Show what changed since other results: times with their ratio, and rows by their status.
@@ -182,7 +182,7 @@ def run_stale(
         Path | None,
         typer.Argument(
             metavar="FOLDER",
-            help="All folders in it are searched.",
+            help="Where to look for results files, in folders inside it, too.",
             exists=True,
             file_okay=False,
             show_default="results, or results-quick where there is none",
@@ -192,8 +192,9 @@ def run_stale(
     """List all results files in a folder, and whether their figures are those of this code.
 
     A results file has a hash of the files of the package that its figures depend on. It is current
-    where those files are still the same, else stale: to be measured anew. Of a file from before
-    there was a hash the sources are unknown. The exit code is 0 if all are current, and 1 if not.
+    where those files are still the same, else stale: to be measured anew. Where a file was written
+    before there was a hash, its sources are unknown. The exit code is 0 if all are current, and 1
+    if not.
     """
     if folder is None:
         full, quick = options.results_folder(quick=False), options.results_folder(quick=True)

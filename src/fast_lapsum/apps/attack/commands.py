@@ -78,7 +78,7 @@ Model = Annotated[
 Seed = Annotated[
     int,
     typer.Option(
-        help="Of whatever is random.", parser=options.whole(at_least=0), metavar="INTEGER"
+        help="Seed of whatever is random.", parser=options.whole(at_least=0), metavar="INTEGER"
     ),
 ]
 
@@ -98,25 +98,31 @@ def attack(
     ] = "ours",
     steps: Annotated[
         int | None,
-        typer.Option(help="At most.", parser=options.whole(at_least=1), metavar="INTEGER"),
+        typer.Option(
+            help="Steps of the method, at most.",
+            parser=options.whole(at_least=1),
+            metavar="INTEGER",
+        ),
     ] = None,
     calls: Annotated[
         int | None,
         typer.Option(
-            help="Classifier calls, at most; 300 if nothing is limited.",
+            help="Classifier calls, at most; 300 if no limit is given.",
             parser=options.whole(at_least=1),
             metavar="INTEGER",
         ),
     ] = None,
     seconds: Annotated[
         float | None,
-        typer.Option(help="For each picture, at most.", parser=options.positive, metavar="NUMBER"),
+        typer.Option(
+            help="Seconds for each picture, at most.", parser=options.positive, metavar="NUMBER"
+        ),
     ] = None,
     label: Annotated[
         str | None,
         typer.Option(
-            help="The true class, by number or name, of all pictures; by default what the model"
-            " says of the picture."
+            help="The true class of all pictures, by number or name; by default what the model"
+            " says of each picture."
         ),
     ] = None,
     target: Annotated[
@@ -130,15 +136,15 @@ def attack(
     resize: Annotated[
         str,
         typer.Option(
-            help="The short side that the model resizes to inside; config takes the one that the"
-            " model's own configuration names.",
+            help="The size that the short side is resized to inside the model; config takes the one"
+            " that the model's own configuration names.",
             metavar="N|native|config",
         ),
     ] = "native",
     least_confidence: Annotated[
         float,
         typer.Option(
-            help="Leave a picture alone that the model is less sure of.",
+            help="Leave alone a picture that the model is less sure of.",
             parser=_share,
             metavar="NUMBER",
         ),
@@ -151,8 +157,9 @@ def attack(
 ) -> None:
     """Change as little of a picture as makes a classifier give another answer.
 
-    Writes the attacked picture (PNG), where the change went (a map and an enlarged part), a figure
-    and a record (JSON) of every picture. The saved file is read back and classified again.
+    For a picture that is fooled, writes the attacked picture (PNG), where the change went (a map
+    and an enlarged part), a figure and a record (JSON); for one that is not, the record alone. The
+    saved file is read back and classified again.
     """
     _check_packages()
     from . import picture_run
@@ -199,19 +206,20 @@ def attack_bench(
     ),
     methods: Annotated[
         str,
-        typer.Option(help="Names as in attack --method, between commas.", show_default="all"),
+        typer.Option(help="Names as in attack --method, separated by commas.", show_default="all"),
     ] = "",
     calls: Annotated[
         str,
         typer.Option(
-            help="Classifier calls per picture; several runs between commas.", metavar="INTEGERS"
+            help="Classifier calls per picture; several runs, separated by commas.",
+            metavar="INTEGERS",
         ),
     ] = "100,300,1000",
     settings: Annotated[
         str,
         typer.Option(
             help="native, or the short side that the model resizes to, or config, the one that the"
-            " model's own configuration names; several between commas.",
+            " model's own configuration names; several, separated by commas.",
             metavar="N|native|config,...",
         ),
     ] = "native,256",

@@ -65,8 +65,8 @@ def encode(
     bpp: Annotated[
         float | None,
         typer.Option(
-            help="At most so many bits per pixel, headers included; 0.05 (or 512 bytes, if that is"
-            " more) if nothing is asked for.",
+            help="At most so many bits per pixel, headers included; by default 0.05, or 512 bytes"
+            " if that is more.",
             parser=options.positive,
             metavar="NUMBER",
         ),
@@ -83,7 +83,7 @@ def encode(
     psnr: Annotated[
         float | None,
         typer.Option(
-            help="At least so many dB: trains several times.", parser=_decibels, metavar="NUMBER"
+            help="At least so many dB; trains several times.", parser=_decibels, metavar="NUMBER"
         ),
     ] = None,
     plain: Annotated[
@@ -92,7 +92,7 @@ def encode(
     k: Annotated[
         int | None,
         typer.Option(
-            help="The number of atoms, or fewer if the budget in bits ends first; with --plain.",
+            help="Only with --plain: how many atoms, or fewer if the budget in bits ends first.",
             parser=options.whole(at_least=1),
             metavar="INTEGER",
         ),
@@ -157,7 +157,7 @@ def decode(
     ] = None,
     max_pixels: MaxPixels = _MOST_PIXELS,
 ) -> None:
-    """Turn a file of encode back into a picture, bit for bit the same everywhere."""
+    """Turn a file that encode wrote back into a picture, bit for bit the same everywhere."""
     coder = _coder()
     if out is None and source.with_suffix(".png").exists():
         raise typer.BadParameter(
@@ -172,7 +172,7 @@ def decode(
 
 
 def inspect(source: Source, max_pixels: MaxPixels = _MOST_PIXELS) -> None:
-    """Show what a file of encode holds: header, size by part, atoms and bits by level."""
+    """Show what a file that encode wrote holds: header, size by part, atoms and bits by level."""
     coder = _coder()
     with _clean_end(None):
         coder.run_inspect(source, console, max_pixels)
@@ -203,8 +203,8 @@ def coder_study(
     ] = 0,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1.")] = None,
 ) -> None:
-    """Measure the paper's remarks: a hard mask in training against hardening a soft one
-    afterwards, and an annealed temperature against a fixed one."""
+    """Compare a hard mask in training with a soft one hardened afterwards, and an annealed
+    temperature with a fixed one: the paper's remarks, measured."""
     _coder()
     from . import study
 

@@ -22,7 +22,7 @@ def coder_drawn(
 ) -> None:
     """Code twenty drawn pictures at three sizes, beside PNG, WebP, AVIF and one colour per block.
 
-    A run that was ended goes on where it stopped. On a CPU.
+    It runs on a CPU. A run that was ended goes on where it stopped.
     """
     console, errors = Console(), Console(stderr=True)
     if out.suffix.lower() != ".json":

@@ -16,7 +16,7 @@ Steps = Annotated[
 Seed = Annotated[
     int,
     typer.Option(
-        help="Of the noise in training.", parser=options.whole(at_least=0), metavar="INTEGER"
+        help="Seed of the noise in training.", parser=options.whole(at_least=0), metavar="INTEGER"
     ),
 ]
 Record = Annotated[

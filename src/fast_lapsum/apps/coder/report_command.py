@@ -50,7 +50,7 @@ def coder_report(
     again: Annotated[
         list[str] | None,
         typer.Option(
-            help="Measure this method anew, AVIF or best for example; may be given several times.",
+            help="Measure this method anew, such as AVIF or best; may be given several times.",
             metavar="METHOD",
             show_default=False,
         ),
