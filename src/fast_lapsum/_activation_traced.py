@@ -66,15 +66,19 @@ def _in_parts(call: Call, threshold: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _is_over(length: Any, longest: int) -> bool:
-    """Whether a length is over another; one that may change, only if all that it may be are.
+    """Whether a length is over another.
 
-    A graph that was exported for some lengths must serve all of them.
+    One that may change parts a compiler's graphs: short batches have one of their own. A graph that
+    is exported, which is alone, and older versions of torch ask that all it may be are.
     """
     if isinstance(length, int):
         return length > longest
-    from torch.fx.experimental.symbolic_shapes import statically_known_true
+    from torch.fx.experimental import symbolic_shapes
 
-    return statically_known_true(length > longest)
+    guarded = getattr(symbolic_shapes, "guard_or_false", None)
+    if guarded is None or torch.compiler.is_exporting():
+        guarded = symbolic_shapes.statically_known_true
+    return bool(guarded(length > longest))
 
 
 define("call_gated_activation", _CALL, _call_gated_activation)

@@ -187,6 +187,26 @@ def test_batches_of_other_sizes_need_no_new_graph(in_graphs: list[Any]) -> None:
 
 
 @pytest.mark.usefixtures("fresh_compiler")
+@pytest.mark.parametrize("in_graphs", [200], indirect=True)
+def test_a_short_batch_between_long_ones_leaves_their_masks_out_of_memory(
+    in_graphs: list[Any],
+) -> None:
+    layer = BatchTopK(3)
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(layer, backend=counter, fullgraph=True)
+    frames = []
+    for rows in (8, 6, 8, 10, 3, 8, 12):
+        x = normal(rows, 30).float().requires_grad_()
+        out = compiled(x)
+        kept = [saved.numel() for saved in out.grad_fn.saved_tensors]
+        assert kept.count(x.numel()) == (1 if x.numel() > 200 else 2), rows
+        assert len(in_graphs) == 1
+        in_graphs.clear()
+        frames.append(counter.frame_count)
+    assert frames[3:] == frames[3:4] * 4
+
+
+@pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.parametrize("learned", ["k", "temperature"])
 def test_what_is_learned_has_its_gradient_in_a_graph(learned: str, in_graphs: list[Any]) -> None:
     values = {"k": torch.tensor(3.0), "temperature": torch.tensor(0.3)}
