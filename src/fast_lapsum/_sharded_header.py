@@ -72,7 +72,7 @@ def _digest(values: Tensor) -> Tensor:
         return values[:1]
     # -0 and 0 are one number, all NaN another.
     bits = (values + 0.0).nan_to_num(nan=-1.0, posinf=math.inf, neginf=-math.inf).view(torch.int64)
-    places = torch.arange(1, 2 * len(bits), 2)
+    places = torch.arange(1, 2 * len(bits), 2, device=bits.device)
     return -1 - ((bits * places).sum(0, keepdim=True) >> 11).abs().to(values.dtype)
 
 

@@ -25,7 +25,7 @@ def sample_bands(scores: Tensor, k: float, temperature: float) -> tuple[Tensor, 
             f"temperature > 0, got n = {n}, k = {k}, temperature = {temperature}"
         )
     bands = scores.new_empty((rows, 2), dtype=compute_dtype(scores.dtype))
-    held = torch.empty(rows, dtype=torch.int64)
+    held = scores.new_empty(rows, dtype=torch.int64)
     head = (DTYPES[scores.dtype],) * 3
     tensors = (scores.contiguous(), *(None,) * 6)
     numbers, per_row = (k, temperature), (bands, None, None, held)

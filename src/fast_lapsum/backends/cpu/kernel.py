@@ -107,8 +107,7 @@ def backward(
     assert _library is not None
     out = torch.empty_like(scores)
     threshold = threshold.contiguous()
-    d_budget = torch.empty(scores.shape[:-1], dtype=torch.float64) if per_row else None
-    d_temperature = torch.empty(scores.shape[:-1], dtype=torch.float64) if per_row else None
+    d_budget, d_temperature = per_row_gradients(scores, scores.shape[:-1], per_row)
     dtype = DTYPES[scores.dtype]
     head = (dtype, dtype, DTYPES[grad.dtype])
     flags = flags_of(largest, output)
@@ -138,6 +137,16 @@ def call(name: str, record: bytes) -> int:
     if result == -2:
         raise MemoryError("the fast-lapsum kernel could not get the memory for its sample and band")
     return result
+
+
+def per_row_gradients(
+    scores: Tensor, rows_shape: tuple[int, ...], wanted: bool
+) -> tuple[Tensor, Tensor] | tuple[None, None]:
+    """What gradients of budgets and temperatures are written to, whatever the default device is."""
+    if not wanted:
+        return None, None
+    d_budget = scores.new_empty(rows_shape, dtype=torch.float64)
+    return d_budget, torch.empty_like(d_budget)
 
 
 def as_double(values: Tensor | None) -> Tensor | None:

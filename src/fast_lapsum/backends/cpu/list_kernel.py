@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..common import DTYPES, check_budget_fits_list
 from ..many import as_vector, kept_dtype, matched_vectors, out_dtype_of
-from .kernel import call, flags_of, pack_call
+from .kernel import call, flags_of, pack_call, per_row_gradients
 
 #: What struct ListCall of call.hpp has beside a Call.
 _TABLES = struct.Struct("=8q")
@@ -57,7 +57,7 @@ def list_backward(
 ) -> list[Tensor]:
     """A gradient for each tensor, and with ``per_row`` those for budget and temperature."""
     outs = [torch.empty_like(x) for x in tensors]
-    of_row = [torch.empty((), dtype=torch.float64) for _ in range(2 * per_row)]
+    of_row = per_row_gradients(threshold, (), per_row)
     # Scores, gradients and results in one order, each.
     in_order = any(
         x.stride() != out.stride() or (output != "threshold" and x.stride() != g.stride())
@@ -68,10 +68,10 @@ def list_backward(
     _call(
         *("lapsum_list_backward", vectors, upstream, targets, flags_of(largest, output)),
         *(0.0, _number(temperature, temperature_number)),
-        (threshold.contiguous(), *(of_row or (None, None))),
+        (threshold.contiguous(), *of_row),
     )
     _copy_back(outs, targets)
-    return [*outs, *of_row]
+    return [*outs, *(x for x in of_row if x is not None)]
 
 
 def _number(value: Tensor | None, number: float) -> float:
@@ -98,7 +98,7 @@ def _call(
 ) -> int:
     pair = of_row[0]
     assert pair is not None
-    sizes = torch.tensor([x.numel() for x in vectors])
+    sizes = _column([x.numel() for x in vectors])
     tables = [sizes, *_table(vectors)]
     tables += _table(None if isinstance(grads, Tensor) else grads)
     tables += _table(outs)
@@ -119,5 +119,9 @@ def _table(vectors: Sequence[Tensor] | None) -> tuple[Tensor | None, Tensor | No
     """Addresses and dtypes."""
     if vectors is None:
         return None, None
-    addresses = torch.tensor([x.data_ptr() for x in vectors])
-    return addresses, torch.tensor([DTYPES[x.dtype] for x in vectors])
+    return _column([x.data_ptr() for x in vectors]), _column([DTYPES[x.dtype] for x in vectors])
+
+
+def _column(numbers: list[int]) -> Tensor:
+    """As the kernel reads them."""
+    return torch.tensor(numbers, dtype=torch.int64, device="cpu")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..common import DTYPES, OUTPUTS, compute_dtype
 from ..segments import Bounds, bounds_of, check_budget_fits, rows_shape
-from .kernel import as_double, call, flags_of, pack_call, records
+from .kernel import as_double, call, flags_of, pack_call, per_row_gradients, records
 
 #: What struct RaggedCall of call.hpp has beside a Call.
 _TABLES = struct.Struct("=2q")
@@ -70,8 +70,7 @@ def ragged_backward(
     bounds = None if offsets is None else bounds_of(scores, offsets, lengths)
     out = _outside(torch.empty_like(scores), bounds, 0.0)
     rows = rows_shape(scores, offsets, lengths)
-    d_budget = torch.empty(rows, dtype=torch.float64) if per_row else None
-    d_temperature = torch.empty(rows, dtype=torch.float64) if per_row else None
+    d_budget, d_temperature = per_row_gradients(scores, rows, per_row)
     dtype = DTYPES[scores.dtype]
     tensors = (scores, mask, None, as_double(temperature), None, grad, out)
     head = (dtype, dtype, DTYPES[grad.dtype])

@@ -56,7 +56,7 @@ def select_backward(
 ) -> tuple[Tensor, Tensor | None]:
     """Gradients of the weights for scores, and with ``per_row`` for temperature."""
     out = torch.empty_like(scores)
-    d_temperature = torch.empty(scores.shape[:-1], dtype=torch.float64) if per_row else None
+    _, d_temperature = kernel.per_row_gradients(scores, scores.shape[:-1], per_row)
     grad, indices, threshold = grad.contiguous(), indices.contiguous(), threshold.contiguous()
     dtype = DTYPES[scores.dtype]
     head = (dtype, dtype, DTYPES[grad.dtype])

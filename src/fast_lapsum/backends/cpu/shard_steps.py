@@ -29,12 +29,12 @@ class Steps:
         self.rows, self.sizes = rows, sizes
         self.budget, self.temperature = budget.contiguous(), temperature.contiguous()
         number = rows.number
-        self.state = torch.empty((4, number), dtype=torch.float64)
+        self.state = budget.new_empty((4, number))
         self.low, self.high = self.state[2], self.state[3]
-        self.is_open = torch.ones(number, dtype=torch.bool)
-        self.pivots = torch.empty((number, sizes.pivots), dtype=torch.float64)
-        self._fields = torch.full((len(_FIELDS), number), math.nan, dtype=torch.float64)
-        self._ties = torch.zeros((rows.ranks, number), dtype=torch.float64)
+        self.is_open = budget.new_ones(number, dtype=torch.bool)
+        self.pivots = budget.new_empty((number, sizes.pivots))
+        self._fields = budget.new_full((len(_FIELDS), number), math.nan)
+        self._ties = budget.new_zeros((rows.ranks, number))
 
     @property
     def solved(self) -> Solved:

@@ -285,7 +285,7 @@ def _table_of(
         places = (vector.data_ptr(), targets[i].data_ptr(), grad)
         entries.append((*places, size, parts, total, kind, other_kind))
         parts, total = parts - (-size // plan.part), total + size
-    table = torch.tensor(entries, dtype=torch.int64)
+    table = torch.tensor(entries, dtype=torch.int64, device="cpu")
     assert table.shape[1] == COLUMNS.value
     device = vectors[0].device
     if device.type == "cuda":
