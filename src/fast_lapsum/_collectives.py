@@ -116,7 +116,7 @@ def _gathered(message: Tensor, ranks: int, name: str) -> Tensor:
     Whoever asks torch.distributed for all checks gets the ring, whose sizes it compares.
 
     The functional collectives order themselves behind what the device has to do, without a wait of
-    the host's, and are what a graph holds. On a CPU they take as long as the messages do.
+    the host's, and a tracer sees them. On a CPU they take as long as the messages do.
     """
     from torch import distributed
     from torch.distributed import DebugLevel, get_debug_level  # type: ignore[attr-defined]

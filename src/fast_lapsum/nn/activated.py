@@ -48,7 +48,7 @@ def has_operator(
     scores: Tensor, threshold: Tensor, k: float | Tensor, temperature: float | Tensor
 ) -> bool:
     """Whether a graph takes these scores to the kernels: those of a GPU, of values not learned."""
-    if not torch.compiler.is_compiling() or scores.device.type not in _DEVICES_WITH_KERNELS:
+    if scores.device.type not in _DEVICES_WITH_KERNELS:
         return False
     if type(scores) not in (Tensor, Parameter):  # such as a DTensor, which has its own way
         return False

@@ -189,8 +189,9 @@ def _activations(layer: BudgetGate, scores: Tensor, gate: Tensor) -> Tensor:
 
 def _is_in_one_pass(layer: BudgetGate, scores: Tensor) -> bool:
     """Whether kernels take these scores, by a call or in a graph."""
-    threshold = layer.threshold
-    return has_kernel(scores, threshold) or has_operator(scores, threshold, *layer._of_call())
+    if not torch.compiler.is_compiling():
+        return has_kernel(scores, layer.threshold)
+    return has_operator(scores, layer.threshold, *layer._of_call())
 
 
 def _in_one_pass(
