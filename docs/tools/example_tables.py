@@ -45,7 +45,7 @@ def example(name: str) -> str:
     grids = "\n".join(f"- {name}: {_settings(grid)}" for name, grid in results["grids"].items())
     script = f"python examples/{name.replace('-', '_')}.py"
     source = (
-        f"From `results/examples/{name}.json`, \nwritten by `{script}` on "
+        f"From `results/examples/{name}.json`,\nwritten by `{script}` on "
         f"{results['created'][:10]}:\n{environment_of(results)}."
     )
     return f"{text}\n{grids}\n\n{source}\n\n" + "\n".join(lines) + "\n"

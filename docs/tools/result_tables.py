@@ -75,8 +75,8 @@ def environment_of(results: dict[str, Any]) -> str:
     versions = f"torch {environment['torch']}"
     if gpus := environment.get("gpus"):
         return f"{gpus[0]}, {versions}, Triton {environment['triton']}"
-    backend = environment["cpu_backend"]["description"]
-    return f"{environment['cpu']}, {environment['threads']} threads, {versions}, {backend}"
+    backend, threads = environment["cpu_backend"]["description"], environment["threads"]
+    return f"{environment['cpu']}, {threads} thread{'s' * (threads != 1)}, {versions}, {backend}"
 
 
 def share_met(lines: list[dict[str, Any]]) -> str:

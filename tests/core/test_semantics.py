@@ -1,4 +1,4 @@
-"""What users rely on, a test for every row of the table of semantics.
+"""What users rely on: budgets at their ends, t = 0, ties, dtypes, dimensions and options.
 
 Scores that are no numbers have a file of their own: test_special_scores.py.
 """
