@@ -107,8 +107,8 @@ def _gpu_parts() -> str:
     return _section(
         "Parts of the mask on a GPU",
         "Microseconds of the device, in a CUDA graph, k = n / 16. A copy moves the bytes that the "
-        "forward\npass has to read and write. Where the day below is before that of the table above, "
-        "kernels were\nearlier ones.",
+        "forward\npass has to read and write. Where the day below is before that of the table "
+        "above, kernels were\nearlier ones.",
         "gpu.json",
         "fast-lapsum bench gpu",
         tables,
