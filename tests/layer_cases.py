@@ -5,18 +5,27 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor
 
 from cases import normal
 from fast_lapsum import soft_topk
-from fast_lapsum.nn import SoftTopK
+from fast_lapsum.nn import SoftTopK, TopKRouter
 from fast_lapsum.nn import layer as layer_module
+
+#: Of routers: tokens of a batch, numbers of a token, and experts.
+TOKENS, DIM, EXPERTS = 48, 8, 6
 
 
 def learned_layer(n: int = 12, **rest: Any) -> SoftTopK:
     return SoftTopK(
         k=3, temperature=0.5, num_scores=n, learn_k=True, learn_temperature=True, **rest
     )
+
+
+def small_router(**settings: Any) -> TopKRouter:
+    torch.manual_seed(0)
+    return TopKRouter(DIM, EXPERTS, 2, 0.5, **settings).double()
 
 
 def number(value: float | Tensor) -> float:

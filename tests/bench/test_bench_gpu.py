@@ -1,8 +1,6 @@
-"""The GPU benchmark's logic, on a CPU: bars, parity, records that survive a cut, tables."""
+"""The GPU benchmark's runs, on a CPU: bars, records that survive a cut, tables, the command."""
 
 import json
-import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,7 @@ from rich.console import Console
 from torch import Tensor
 from typer.testing import CliRunner
 
-from fast_lapsum import cli, reference, soft_topk
+from fast_lapsum import cli, soft_topk
 from fast_lapsum.bench import (
     cliffs,
     gpu,
@@ -22,11 +20,9 @@ from fast_lapsum.bench import (
     gpu_overhead,
     gpu_parity,
     gpu_tables,
-    gpu_timing,
     sources,
 )
 from fast_lapsum.bench.gpu_bars import Bar
-from fast_lapsum.bench.parity import ParityError
 from fast_lapsum.bench.results import write_json
 
 CPU = torch.device("cpu")
@@ -48,13 +44,6 @@ def rendered(record: dict[str, Any]) -> str:
         for table in gpu_tables.all_tables(record):
             console.print(table)
     return capture.get()
-
-
-@pytest.fixture(scope="module")
-def scores_and_weights() -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    scores, weights = torch.randn(2, 3, 5000, generator=generator).unbind()
-    return scores, weights
 
 
 def test_a_quick_run_saves_every_part_and_says_when_it_is_complete(tmp_path: Path) -> None:
@@ -216,221 +205,12 @@ def test_every_case_has_bars_for_both_parts_at_every_temperature() -> None:
             assert set(parts) == {"forward", "backward"}
 
 
-@pytest.mark.parametrize("temperature", [10.0, 1.0, 0.01, 1e-6])
-@pytest.mark.parametrize("k", [1.0, 17.5, 312.5, 4999.0])
-@pytest.mark.parametrize("slice_size", [1 << 25, 1000])
-def test_the_float64_formulas_agree_with_the_reference(
-    temperature: float,
-    k: float,
-    slice_size: int,
-    scores_and_weights: tuple[Tensor, Tensor],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(gpu_parity, "SLICE", slice_size)
-    scores, weights = scores_and_weights
-    _, start = soft_topk(scores, k, temperature, return_threshold=True)
-    b = gpu_parity.solve(scores, k, temperature, start)
-    roots = [reference.solve_row(row, k, temperature) for row in scores]
-    masks = torch.stack(
-        [reference.mask_row(row, b, temperature) for row, b in zip(scores, roots, strict=True)]
-    )
-    gradients = torch.stack(
-        [
-            reference.vjp_row(w, row, b, temperature)[0]
-            for w, row, b in zip(weights, scores, roots, strict=True)
-        ]
-    )
-    assert float(gpu_parity.mask_error(masks, scores, temperature, b)) < 1e-9
-    assert float(gpu_parity.gradient_error(gradients, weights, scores, temperature, b)) < 1e-7
-    assert float(gpu_parity.budget_errors(masks, k).max()) < 1e-9
-    gpu_parity.check(scores, k, temperature, weights)
-
-
-def test_a_gradient_that_cancels_is_not_held_to_what_is_left_of_it() -> None:
-    """With half a score left and t small against the gaps, one score holds all of q."""
-    generator = torch.Generator().manual_seed(0)
-    scores, weights = (torch.randn(1_000_000, generator=generator) for _ in range(2))
-    errors = gpu_parity.check(scores, 17.5, 0.001, weights)
-    assert errors["gradient_error"] < 1e-6
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_passes_with_its_own_rounding(
-    dtype: torch.dtype, scores_and_weights: tuple[Tensor, Tensor]
-) -> None:
-    scores, weights = (tensor.to(dtype) for tensor in scores_and_weights)
-    errors = gpu_parity.check(scores, 312.5, 1.0, weights)
-    assert errors["mask_error"] > gpu_parity.MASK_TOLERANCE
-
-
-@pytest.mark.parametrize("wrong", ["mask", "budget", "gradient", "nan", "threshold"])
-def test_parity_notices_each_kind_of_error(
-    wrong: str, scores_and_weights: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def spoiled(scores: Tensor, k: float, temperature: float, **kwargs: Any) -> Any:
-        if kwargs:
-            mask, b = soft_topk(scores, k, temperature, **kwargs)
-            return mask, b + 100 * temperature * (wrong == "threshold")
-        mask = soft_topk(scores, k, temperature)
-        if wrong == "mask":  # the budget stays, two entries swap mass
-            shift = torch.zeros_like(mask)
-            shift[..., 0], shift[..., 1] = 1e-5, -1e-5
-            return mask + shift
-        if wrong == "budget":
-            return mask * (1 + 2e-6)
-        if wrong == "gradient":
-            return mask.detach() + 1.0001 * (mask - mask.detach())
-        if wrong == "nan":
-            return torch.cat((mask[..., :-1], mask[..., -1:] * math.nan), -1)
-        return mask
-
-    monkeypatch.setattr(gpu_parity, "soft_topk", spoiled)
-    scores, weights = scores_and_weights
-    with pytest.raises(ParityError, match="no float64 root" if wrong == "threshold" else wrong[:3]):
-        gpu_parity.check(scores, 312.5, 0.5, weights)
-
-
-def test_above_the_limit_only_the_budget_is_checked(
-    scores_and_weights: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gpu_parity, "MOST_SCORES", 14_999)
-    assert set(gpu_parity.check(scores_and_weights[0], 16.0, 1.0, scores_and_weights[1])) == {
-        "budget_error"
-    }
-
-
-@pytest.mark.parametrize("name", gpu_budget.DISTRIBUTIONS)
-def test_distributions_are_finite_float32_and_repeatable(name: str) -> None:
-    def draw() -> Tensor:
-        return gpu_budget.DISTRIBUTIONS[name]((3, 500), torch.Generator().manual_seed(1))
-
-    scores = draw()
-    assert scores.shape == (3, 500)
-    assert scores.dtype == torch.float32
-    assert scores.isfinite().all()
-    assert scores.equal(draw())
-
-
-def test_a_nan_in_the_budget_grid_is_a_miss_and_fit_for_json(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def sometimes_nan(scores: Tensor, k: float, temperature: float) -> Tensor:
-        return soft_topk(scores, k, temperature) * (math.nan if k == 17.5 else 1.0)
-
-    monkeypatch.setattr(gpu_budget, "soft_topk", sometimes_nan)
-    entries = gpu_budget.check_budgets((2, 64), CPU, lambda step: None)
-    json.dumps(entries, allow_nan=False)
-    assert all(e["met"] is False and e["worst"] is None and e["k"] == 17.5 for e in entries)
-
-
 def test_dftopk_is_half_way_between_the_last_in_and_the_first_out() -> None:
     scores = torch.randn(2, 50, generator=torch.Generator().manual_seed(0)).requires_grad_()
     mask = gpu_overhead.dftopk(scores, 7, 1e-4)
     assert (mask > 0.5).sum(-1).tolist() == [7, 7]
     (gradient,) = torch.autograd.grad(gpu_overhead.dftopk(scores, 7, 1.0).sum(), scores)
     assert gradient.isfinite().all()
-
-
-def test_inputs_in_rotation_exceed_the_cache_four_times() -> None:
-    for size in (4000, 4_000_000, 40_000_000, 400_000_000):
-        sets = gpu_timing.sets_beyond(50 << 20, size)
-        assert sets == gpu_timing.MOST_SETS or sets * size > 4 * (50 << 20)
-
-
-def test_device_timing_spends_no_more_than_it_may() -> None:
-    calls: list[Callable[[], object]] = [lambda: None] * 5
-    quick = gpu_timing.device_timing(calls, repeats=7, device=CPU)
-    assert (quick.samples, quick.calls, quick.source) == (7, 5, "eager")
-    short = gpu_timing.device_timing(calls, repeats=7, device=CPU, most_seconds=0)
-    assert short.samples == 3
-
-
-class FakeCuda:
-    """As much of torch.cuda as a capture needs, keeping a diary."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, refuses: str = "") -> None:
-        self.diary: list[str] = []
-        self.mode = 0
-        self.refuses = refuses
-        fake = self
-
-        class Event:
-            def __init__(self, enable_timing: bool) -> None:
-                assert enable_timing
-
-            def record(self) -> None:
-                fake.diary.append("event")
-
-            def synchronize(self) -> None:
-                pass
-
-            def elapsed_time(self, end: object) -> float:
-                return 2.0  # milliseconds
-
-        class Graph:
-            def replay(self) -> None:
-                fake.diary.append("replay")
-
-        class Capture:
-            def __init__(self, graph: Graph) -> None:
-                pass
-
-            def __enter__(self) -> None:
-                fake.diary.append("capture")
-
-            def __exit__(self, *args: object) -> None:
-                if fake.refuses == "capture":
-                    raise RuntimeError("operation not permitted when stream is capturing")
-                fake.diary.append("captured")
-
-        for name, value in {
-            "Event": Event,
-            "CUDAGraph": Graph,
-            "graph": Capture,
-            "current_stream": lambda: "stream",
-            "set_stream": lambda stream: self.diary.append(f"back to {stream}"),
-            "synchronize": lambda: None,
-            "get_sync_debug_mode": lambda: self.mode,
-            "set_sync_debug_mode": lambda mode: setattr(self, "mode", mode),
-        }.items():
-            monkeypatch.setattr(torch.cuda, name, value)
-
-    def call(self) -> None:
-        if self.refuses == "sync" and self.mode == "error":
-            raise RuntimeError("called a synchronizing CUDA operation")
-        self.diary.append("call")
-
-
-@pytest.mark.parametrize("refuses", ["", "sync", "capture"])
-def test_calls_are_timed_as_one_graph_or_eagerly_where_they_cannot_be(
-    refuses: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cuda = FakeCuda(monkeypatch, refuses)
-    timing = gpu_timing.device_timing([cuda.call] * 4, repeats=5, device=torch.device("cuda"))
-    assert (timing.samples, timing.calls) == (5, 4)
-    assert timing.p50 == pytest.approx(2e-3 / 4)
-    assert cuda.mode == 0
-    assert timing.source == ("eager" if refuses else "graph")
-    assert ("replay" in cuda.diary) == (not refuses)
-    if refuses == "capture":
-        assert "back to stream" in cuda.diary
-    if not refuses:  # warm calls, the look for waits, the capture; then the device is kept busy
-        capture = cuda.diary.index("capture")
-        assert cuda.diary[:capture] == ["call"] * 3
-        assert cuda.diary[capture + 1 : capture + 6] == ["call"] * 4 + ["captured"]
-        assert cuda.diary[-4:] == ["replay", "event", "replay", "event"]
-
-
-def test_a_call_that_waits_is_found_and_running_out_of_memory_is_no_wait(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def exhausted() -> None:
-        raise torch.OutOfMemoryError("no room")
-
-    assert "synchronizing" in str(gpu_timing.sync_error(FakeCuda(monkeypatch, "sync").call))
-    assert gpu_timing.sync_error(FakeCuda(monkeypatch).call) is None
-    with pytest.raises(torch.OutOfMemoryError):
-        gpu_timing.sync_error(exhausted)
 
 
 def test_a_shape_that_does_not_fit_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Routing: exact budgets, gradients to all experts, and the forms that expert layers take."""
+"""Routing: exact budgets, capacity, padding, and gradients to all experts."""
 
 from __future__ import annotations
 
@@ -8,23 +8,16 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
 
 from cases import normal
 from fast_lapsum import reference, soft_topk
 from fast_lapsum.nn import Routing, TopKRouter
-
-TOKENS, DIM, EXPERTS = 48, 8, 6
-
-
-def _router(**settings: Any) -> TopKRouter:
-    torch.manual_seed(0)
-    return TopKRouter(DIM, EXPERTS, 2, 0.5, **settings).double()
+from layer_cases import DIM, EXPERTS, TOKENS, small_router
 
 
 def test_a_token_has_its_experts_and_the_soft_masks_weights() -> None:
-    router, tokens = _router(), normal(4, 12, DIM)
+    router, tokens = small_router(), normal(4, 12, DIM)
     routing = router(tokens)
     logits = tokens @ router.weight.T
     for token, soft, weights, chosen in zip(
@@ -43,7 +36,7 @@ def test_a_token_has_its_experts_and_the_soft_masks_weights() -> None:
 
 
 def test_the_gradient_of_a_weight_reaches_every_expert() -> None:
-    router, tokens = _router(), normal(TOKENS, DIM).requires_grad_()
+    router, tokens = small_router(), normal(TOKENS, DIM).requires_grad_()
     routing = router(tokens)
     upstream = normal(TOKENS, EXPERTS, seed=1)
     (found,) = torch.autograd.grad((routing.probabilities * upstream).sum(), router.weight)
@@ -54,7 +47,7 @@ def test_the_gradient_of_a_weight_reaches_every_expert() -> None:
 
 @pytest.mark.parametrize("budget", ["batch", "expert"])
 def test_budgets_over_a_batch_are_exact(budget: str) -> None:
-    router, tokens = _router(budget=budget), normal(TOKENS, DIM)
+    router, tokens = small_router(budget=budget), normal(TOKENS, DIM)
     routing = router(tokens)
     logits = tokens @ router.weight.T
     if budget == "batch":
@@ -69,7 +62,7 @@ def test_budgets_over_a_batch_are_exact(budget: str) -> None:
 
 @pytest.mark.parametrize("budget", ["batch", "expert"])
 def test_evaluation_routes_tokens_one_by_one_within_the_budget(budget: str) -> None:
-    router = _router(budget=budget, momentum=None).float()
+    router = small_router(budget=budget, momentum=None).float()
     with torch.no_grad():
         for _ in range(30):
             router(torch.randn(256, DIM))
@@ -90,7 +83,7 @@ def test_evaluation_routes_tokens_one_by_one_within_the_budget(budget: str) -> N
 
 
 def test_a_selection_bias_moves_the_choice_and_not_the_weights() -> None:
-    router, plain = _router(use_selection_bias=True), _router()
+    router, plain = small_router(use_selection_bias=True), small_router()
     tokens = normal(TOKENS, DIM)
     assert router.state.selection_bias is not None
     assert torch.equal(router(tokens).routing_map, plain(tokens).routing_map)
@@ -104,7 +97,7 @@ def test_a_selection_bias_moves_the_choice_and_not_the_weights() -> None:
 
 
 def test_a_selection_bias_balances_loads() -> None:
-    router = _router(use_selection_bias=True)
+    router = small_router(use_selection_bias=True)
     with torch.no_grad():
         router.weight[0] += 0.5
         tokens = normal(2000, DIM) + 1
@@ -113,11 +106,11 @@ def test_a_selection_bias_balances_loads() -> None:
             router.update_selection_bias(router(tokens).tokens_per_expert(), rate=0.02)
         assert router(tokens).tokens_per_expert().double().std() < before / 10
     with pytest.raises(ValueError, match="use_selection_bias=True, got False"):
-        _router().update_selection_bias(torch.ones(EXPERTS))
+        small_router().update_selection_bias(torch.ones(EXPERTS))
 
 
 def test_capacity_keeps_the_highest_weights_of_an_expert() -> None:
-    router, free = _router(capacity_factor=0.75), _router()
+    router, free = small_router(capacity_factor=0.75), small_router()
     tokens = normal(TOKENS, DIM)
     limited, routing = router(tokens), free(tokens)
     most = math.ceil(0.75 * 2 * TOKENS / EXPERTS)
@@ -154,7 +147,7 @@ def test_capacity_ranks_weights_that_are_all_one(top_k: int, normalize: bool) ->
 
 @pytest.mark.parametrize("budget", ["token", "batch"])
 def test_padding_takes_no_capacity(budget: str) -> None:
-    router = _router(budget=budget, capacity_factor=0.6)
+    router = small_router(budget=budget, capacity_factor=0.6)
     tokens, is_token = normal(40, DIM), torch.arange(40) % 4 == 1
     padded, alone = router(tokens, is_token), router(tokens[is_token])
     assert torch.equal(padded.routing_map[is_token], alone.routing_map)
@@ -164,7 +157,7 @@ def test_padding_takes_no_capacity(budget: str) -> None:
 
 @pytest.mark.parametrize("budget", ["token", "batch", "expert"])
 def test_padding_is_not_routed(budget: str) -> None:
-    router = _router(budget=budget)
+    router = small_router(budget=budget)
     tokens, is_token = normal(2, 24, DIM), torch.arange(24) < torch.tensor([[24], [12]])
     tokens[~is_token] = 1e3
     for training in (True, False):
@@ -180,7 +173,7 @@ def test_padding_is_not_routed(budget: str) -> None:
 
 
 def test_the_losses_are_their_definitions() -> None:
-    routing = _router()(normal(TOKENS, DIM))
+    routing = small_router()(normal(TOKENS, DIM))
     load = routing.routing_map.double().mean(0) / 2
     share = routing.scores.mean(0) / 2
     torch.testing.assert_close(routing.load_balance_loss(), EXPERTS * (load * share).sum())
@@ -192,7 +185,7 @@ def test_the_losses_are_their_definitions() -> None:
 
 
 def test_normalized_weights_add_up_to_one() -> None:
-    routing = _router(normalize=True)(normal(TOKENS, DIM))
+    routing = small_router(normalize=True)(normal(TOKENS, DIM))
     torch.testing.assert_close(routing.probabilities.sum(-1), torch.ones(TOKENS).double())
 
 
@@ -222,7 +215,7 @@ def test_experts_that_a_bias_chose_have_weights_that_add_up_to_one(
 
 def test_normalized_weights_are_a_quotient_with_its_gradient() -> None:
     tokens, upstream = normal(TOKENS, DIM).requires_grad_(), normal(TOKENS, EXPERTS, seed=1)
-    weights, router = _router(normalize=True)(tokens).probabilities, _router()
+    weights, router = small_router(normalize=True)(tokens).probabilities, small_router()
     plain = router(tokens).probabilities
     wanted = plain / plain.sum(-1, keepdim=True)
     torch.testing.assert_close(weights, wanted)
@@ -231,141 +224,9 @@ def test_normalized_weights_are_a_quotient_with_its_gradient() -> None:
     )
 
 
-def test_lists_of_experts_with_places_left_over() -> None:
-    routing = _router(budget="batch")(normal(TOKENS, DIM))
-    weights, experts = routing.top()
-    counts = routing.routing_map.sum(-1)
-    assert ((experts < EXPERTS).sum(-1) == counts).all()
-    assert (weights[experts == EXPERTS] == 0).all()
-    dense = torch.zeros(TOKENS, EXPERTS + 1).double().scatter(-1, experts, weights)
-    assert torch.equal(dense[:, :EXPERTS], routing.probabilities)
-    assert counts.unique().numel() > 1
-
-
-@pytest.mark.parametrize("form", ["top", "for_transformers", "for_torchtitan"])
-def test_lists_that_are_too_short_are_named(form: str) -> None:
-    routing = _router(budget="batch")(normal(TOKENS, DIM))
-    most = int(routing.routing_map.sum(-1).max())
-    assert most > 2
-    with pytest.raises(ValueError, match=rf"width must be at least .* {most} here.*got width=2"):
-        getattr(routing, form)(2)
-    getattr(routing, form)(most)
-    unseen = Routing(*(one.to("meta") for one in routing[:4]), None)
-    assert getattr(unseen, form)(2)[-2].shape == (TOKENS, 2)
-    mode = FakeTensorMode()
-    fake = Routing(*(mode.from_tensor(one.detach()) for one in routing[:4]), None)
-    with mode:
-        assert getattr(fake, form)(2)[-2].shape == (TOKENS, 2)
-
-
-def test_frameworks_find_what_they_expect() -> None:
-    routing = _router()(normal(TOKENS, DIM))
-    logits, weights, experts = routing.for_transformers(2)
-    assert (logits.shape, weights.shape, experts.shape) == ((48, 6), (48, 2), (48, 2))
-    scores, chosen, loads = routing.for_torchtitan(2)
-    assert torch.equal(loads, torch.bincount(chosen.flatten(), minlength=EXPERTS))
-    assert torch.equal(scores, weights)
-    probabilities, routing_map = routing.for_megatron()
-    assert routing_map.dtype == torch.bool
-    assert torch.equal(probabilities != 0, routing_map)
-
-
-class _Experts:
-    """One linear map each, and what a dense sum over all of them gives."""
-
-    def __init__(self) -> None:
-        self.weight = normal(EXPERTS, DIM, DIM, seed=5)
-
-    def of_groups(self, tokens: Tensor, sizes: Tensor) -> Tensor:
-        """Tokens that are sorted by expert, with the number that each expert has."""
-        groups = tokens.split(sizes.tolist())
-        return torch.cat([one @ w for one, w in zip(groups, self.weight, strict=True)])
-
-    def dense_sum(self, routing: Routing, tokens: Tensor) -> Tensor:
-        computed = torch.einsum("...d,edo->...eo", tokens, self.weight)
-        return (routing.probabilities[..., None] * computed).sum(-2)
-
-
-def test_tokens_are_dispatched_as_by_torchtitan() -> None:
-    """Pairs of token and expert are sorted by expert, computed in groups and added up again."""
-    experts, tokens = _Experts(), normal(4, 12, DIM).requires_grad_()
-    routing = _router()(tokens)
-    weights, chosen, sizes = routing.for_torchtitan(2)
-    assert weights.shape == chosen.shape == (48, 2)
-    assert sizes.shape == (EXPERTS,)
-    order = chosen.reshape(-1).argsort(stable=True)
-    of_pair = order // 2
-    computed = experts.of_groups(tokens.reshape(-1, DIM)[of_pair], sizes)
-    weighted = computed * weights.reshape(-1)[order, None]
-    found = torch.zeros(48, DIM).double().index_add(0, of_pair, weighted).view(4, 12, DIM)
-    _same_with_gradients(found, experts.dense_sum(routing, tokens), tokens)
-
-
-@pytest.mark.parametrize("budget", ["token", "batch", "expert"])
-def test_tokens_are_dispatched_as_by_megatron(budget: str) -> None:
-    """Each expert takes the tokens that the map marks, in their order, with their weights."""
-    experts, tokens = _Experts(), normal(12, 4, DIM).requires_grad_()  # sequence first
-    routing = _router(budget=budget)(tokens)
-    probabilities, routing_map = routing.for_megatron()
-    assert probabilities.shape == routing_map.shape == (48, EXPERTS)
-    of_pair = routing_map.T.nonzero()[:, 1]
-    sizes = routing_map.sum(0)
-    assert torch.equal(sizes, routing.tokens_per_expert())
-    computed = experts.of_groups(tokens.reshape(-1, DIM)[of_pair], sizes)
-    weighted = computed * probabilities.T[routing_map.T][:, None]
-    found = torch.zeros(48, DIM).double().index_add(0, of_pair, weighted).view(12, 4, DIM)
-    _same_with_gradients(found, experts.dense_sum(routing, tokens), tokens)
-
-
-def _same_with_gradients(found: Tensor, wanted: Tensor, tokens: Tensor) -> None:
-    torch.testing.assert_close(found, wanted)
-    upstream = normal(*wanted.shape, seed=6)
-    ours, theirs = (
-        torch.autograd.grad(one, tokens, upstream, retain_graph=True)[0] for one in (found, wanted)
-    )
-    torch.testing.assert_close(ours, theirs)
-
-
-@pytest.mark.parametrize("shape", [(DIM,), (0, DIM), (2, 3, 4, DIM)])
-def test_frameworks_get_one_dimension_of_tokens(shape: tuple[int, ...]) -> None:
-    count = math.prod(shape[:-1])
-    routing = _router()(normal(*shape))
-    logits, weights, experts = routing.for_transformers(2)
-    assert [tuple(one.shape) for one in (logits, weights, experts)] == [
-        (count, EXPERTS),
-        (count, 2),
-        (count, 2),
-    ]
-    assert routing.for_torchtitan(2)[1].shape == (count, 2)
-    assert routing.for_megatron()[1].shape == (count, EXPERTS)
-
-
-def test_the_expert_layer_of_transformers_takes_a_routing() -> None:
-    """Its loop over experts gives what all experts computed densely give."""
-    pytest.importorskip("transformers")
-    from transformers.models.mixtral import modeling_mixtral as mixtral
-    from transformers.models.mixtral.configuration_mixtral import MixtralConfig
-
-    if not hasattr(mixtral, "MixtralExperts"):
-        pytest.skip("this version of transformers has no expert layer to itself")
-    torch.manual_seed(0)
-    config = MixtralConfig(hidden_size=DIM, intermediate_size=16, num_local_experts=EXPERTS)
-    experts = mixtral.MixtralExperts(config).double()
-    for parameter in experts.parameters():
-        torch.nn.init.normal_(parameter)
-    tokens = normal(TOKENS, DIM)
-    for budget, width in (("token", 2), ("batch", None), ("expert", None)):
-        routing = _router(budget=budget)(tokens)
-        _, weights, chosen = routing.for_transformers(width)
-        found = experts(tokens, chosen, weights)
-        gate, up = torch.einsum("td,eid->tei", tokens, experts.gate_up_proj).chunk(2, -1)
-        computed = torch.einsum("tei,edi->ted", experts.act_fn(gate) * up, experts.down_proj)
-        torch.testing.assert_close(found, (routing.probabilities[..., None] * computed).sum(1))
-
-
 def test_a_router_computed_again_routes_the_same() -> None:
     """Ties everywhere, and the forward pass is repeated for the backward pass."""
-    router = _router(budget="batch")
+    router = small_router(budget="batch")
     tokens = normal(8, DIM).repeat(6, 1).requires_grad_()
 
     def layer(tokens: Tensor) -> Tensor:
@@ -380,7 +241,7 @@ def test_a_router_computed_again_routes_the_same() -> None:
 
 
 def test_logits_are_float32_in_a_model_of_two_bytes() -> None:
-    router = _router().bfloat16()
+    router = small_router().bfloat16()
     tokens = normal(TOKENS, DIM, dtype=torch.bfloat16)
     with torch.autocast("cpu", torch.bfloat16):
         routing = router(tokens)
@@ -405,9 +266,9 @@ def test_bad_arguments_are_named(arguments: dict[str, Any], says: str) -> None:
 
 def test_bad_tokens_are_named() -> None:
     with pytest.raises(ValueError, match=r"tokens must have dim=8 .* \(4, 7\)"):
-        _router()(normal(4, 7))
+        small_router()(normal(4, 7))
     with pytest.raises(TypeError, match="mask must be bool"):
-        _router()(normal(4, 8), torch.ones(4))
+        small_router()(normal(4, 8), torch.ones(4))
 
 
 @pytest.mark.parametrize("is_padded", [False, True])
@@ -446,7 +307,7 @@ def test_shapes_are_known_on_the_meta_device(settings: Any, is_padded: bool) -> 
 
 @pytest.mark.parametrize("normalize", [False, True])
 def test_logits_of_something_else_are_routed_alike(normalize: bool) -> None:
-    router, tokens = _router(normalize=normalize), normal(4, 12, DIM)
+    router, tokens = small_router(normalize=normalize), normal(4, 12, DIM)
     mask = normal(4, 12, seed=1) > -1
     wanted, found = router(tokens, mask), router.route(tokens @ router.weight.T, mask)
     for one, other in zip(found, wanted, strict=True):
@@ -457,7 +318,7 @@ def test_logits_of_something_else_are_routed_alike(normalize: bool) -> None:
 
 
 def test_shares_of_a_token_with_a_nan_are_nan_and_others_are_not() -> None:
-    router, logits = _router(normalize=True), normal(5, EXPERTS)
+    router, logits = small_router(normalize=True), normal(5, EXPERTS)
     logits[2, 1] = math.nan
     leaf = logits.requires_grad_()
     weights = router.route(leaf).probabilities

@@ -21,7 +21,7 @@ import triton
 import triton.language as tl
 
 from .numbers import LN2, exponent_scale, smallest_normal
-from .passes import constexpr_function
+from .pass_kinds import constexpr_function
 from .views import (
     across,
     coordinates,

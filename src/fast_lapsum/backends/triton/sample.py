@@ -8,7 +8,8 @@ import triton
 import triton.language as tl
 
 from .numbers import any_row, as_finite, exponent_scale, pick, prior_bracket, smallest_normal
-from .passes import Source, constexpr_function, look_at, measure
+from .pass_kinds import constexpr_function
+from .passes import Source, look_at, measure
 from .rank import Ranks, near_rank, search_rank
 from .root import MOST_STEPS, Row, approach, bracket_of, iterate
 from .solve import Guess, guess_of, survey_rows

@@ -10,7 +10,7 @@ import triton.language as tl
 
 from . import shard_read as read
 from .numbers import _float_at, largest_finite
-from .shard_measure import (
+from .shard_kept import (
     FIELDS,
     SEEN_ABOVE,
     SEEN_ABOVE_NEAREST,

@@ -20,7 +20,8 @@ from ..shards import COLUMNS, HEADER, SMALLEST, Measured, Sample
 from .device import on_device
 from .launch import _along, _rows
 from .shard_finish import finish_rows
-from .shard_measure import FIELDS, Band, Kept, measure_chunks
+from .shard_kept import FIELDS, Band, Kept
+from .shard_measure import measure_chunks
 from .shard_plan import ShardPlan, sample_size, shard_plan, vector
 from .shard_sample import pick_nodes, sample_rows
 from .step_launch import launch_steps
