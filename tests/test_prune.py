@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import itertools
+import math
 from typing import Any
 
 import pytest
@@ -42,6 +43,34 @@ def _weights(model: torch.nn.Module) -> dict[str, Tensor]:
 
 def _inputs(seed: int = 5) -> Tensor:
     return normal(3, 4, 6, 6, seed=seed)
+
+
+@pytest.mark.parametrize("scope", ["global", "layer", "2:4"])
+def test_weights_that_are_no_numbers_stop_it_before_anything_changes(scope: str) -> None:
+    model = _model()
+    with torch.no_grad():
+        model[2].weight[1, 2, 0, 0] = math.nan
+    before = _weights(model)
+    names = NAMES if scope != "2:4" else NAMES[:2]
+    pruning = soften(model, names, density=None if scope == "2:4" else 0.5, scope=scope)
+    with pytest.raises(ValueError, match=r"choose among weights by NaN, got some in '2\.weight'"):
+        pruning.finalize()
+    with torch.no_grad():
+        model[2].parametrizations.weight.original[1, 2, 0, 0] = 0
+    masks = pruning.finalize()
+    assert sum(int(mask.sum()) for mask in masks.values()) == pruning.count
+    for name, mask in masks.items():
+        assert torch.equal(model.get_parameter(name)[mask], before[name][mask])
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_infinite_weights_that_are_left_out_are_zero(fixed: bool) -> None:
+    layer = torch.nn.Linear(4, 4)
+    with torch.no_grad():
+        layer.weight.fill_(-math.inf)
+    (mask,) = soften(torch.nn.Sequential(layer), density=0.25).finalize(fixed).values()
+    assert mask.sum() == 4
+    assert torch.equal(layer.weight, torch.zeros(4, 4).masked_fill(mask, -math.inf))
 
 
 @pytest.mark.parametrize("density", [0.0, 0.037, 0.5, 1.0])

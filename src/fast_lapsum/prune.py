@@ -176,15 +176,23 @@ class SoftPruning:
 
         Returns:
             The boolean masks by parameter.
+
+        Raises:
+            ValueError: of weights some are NaN; nothing has changed then.
         """
         if not self._members:
             raise RuntimeError("finalize must be called once, and was called before")
+        for name, (owner, mask) in zip(self.names, self._members, strict=True):
+            if bool(mask.scores_of(owner.original).isnan().any()):
+                raise ValueError(
+                    f"finalize cannot choose among weights by NaN, got some in {name!r}"
+                )
         masks = [mask == 1 for mask in self._all_masks([True] * len(self._members))]
         for hook in self._hooks:
             hook.remove()
         for (_, owner, attribute), mask in zip(self._found, masks, strict=True):
             parametrize.remove_parametrizations(owner, attribute, leave_parametrized=False)
-            getattr(owner, attribute).mul_(mask)
+            getattr(owner, attribute).masked_fill_(~mask, 0)  # an infinity times 0 is NaN
             if fixed:
                 parametrize.register_parametrization(owner, attribute, FixedMask(mask), unsafe=True)
         self._members, self._masks, self._last_masks = [], None, None
@@ -270,7 +278,7 @@ class FixedMask(Module):
 
     def forward(self, weight: Tensor) -> Tensor:
         """The weight, masked."""
-        return weight * self.mask
+        return weight.masked_fill(~self.mask, 0)
 
     def right_inverse(self, weight: Tensor) -> Tensor:
         """What is put in place of the weight is masked when it is read."""

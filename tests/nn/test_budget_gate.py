@@ -47,6 +47,27 @@ def test_a_budget_that_is_whole_but_for_rounding_is_whole() -> None:
     assert BudgetGate(2.9, 0.1, hard=True)(normal(100, 5)).sum() == 200
 
 
+@pytest.mark.parametrize("hard", [False, True])
+@pytest.mark.parametrize("kind", ["number", "float32", "float64", "Parameter", "padded"])
+def test_as_many_are_over_the_threshold_whatever_rounding_does(kind: str, hard: bool) -> None:
+    for k, rows, wanted in ((0.29, 100, 29), (0.53, 100, 53), (2.1, 30, 63), (0.56, 100, 56)):
+        value: float | Tensor = k
+        if kind in ("float32", "float64"):
+            value = torch.tensor(k, dtype=getattr(torch, kind))
+        if kind == "Parameter":
+            value = torch.nn.Parameter(torch.tensor(k))
+        gate = BudgetGate(value, 0.1, budget="batch", hard=hard)
+        scores = normal(rows, 8)
+        mask = torch.ones(rows, 8, dtype=torch.bool) if kind == "padded" else None
+        found = gate(scores, mask)
+        if hard:
+            assert found.sum() == wanted
+        gate.eval()
+        assert gate(scores).sum() == wanted
+        gate.calibrate(scores)
+        assert gate(scores).sum() == wanted
+
+
 def test_masks_leave_padding_out() -> None:
     scores, lengths = normal(4, 10), torch.tensor([10, 6, 2, 0])
     mask = torch.arange(10) < lengths[:, None]

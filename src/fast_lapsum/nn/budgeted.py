@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .._arguments import check_number
+from ..backends.common import row_dtype
 from .kept import Keeping
 
 
@@ -110,11 +111,25 @@ def whole_budget(k: float | Tensor, rows: int | Tensor) -> float | Tensor:
 
     A product that is a whole number but for rounding, such as 100 times 0.29, is that number.
     """
+    total = total_budget(k, rows)
+    return total.floor() if isinstance(total, Tensor) else math.floor(total * (1 + 1e-12))
+
+
+def total_budget(k: float | Tensor, rows: int | Tensor) -> float | Tensor:
+    """``k`` for each of so many rows; a tensor that is whole but for rounding is whole.
+
+    Its rounding is that of k, which is coarser in float32.
+    """
     total = k * rows
-    slack = 1e-12
-    if isinstance(total, Tensor):
-        return (total * (1 + slack)).floor()
-    return math.floor(total * (1 + slack))
+    if not isinstance(total, Tensor):
+        return total
+    if not total.is_floating_point():
+        return total.to(row_dtype(total))
+    eps = torch.finfo(total.dtype).eps
+    if isinstance(k, Tensor) and k.is_floating_point():
+        eps = max(eps, torch.finfo(k.dtype).eps)
+    nearest = total.detach().round()
+    return torch.where((total - nearest).abs() <= 2 * eps * nearest, nearest, total)
 
 
 def check_spent(k: float | Tensor, budget: float | Tensor, scores: int, per_row: int) -> None:

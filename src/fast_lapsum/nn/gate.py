@@ -13,7 +13,7 @@ from .._arguments import check_budget_number, check_flag, check_mask, check_scor
 from .._collectives import group_of, name_of, noted_name
 from ..backends.common import row_dtype
 from ..functional import soft_topk
-from .budgeted import Budgeted, check_spent, checked_choice, shown, whole_budget
+from .budgeted import Budgeted, check_spent, checked_choice, shown, total_budget, whole_budget
 from .rank_sums import sums
 from .running_threshold import RunningThreshold
 
@@ -157,9 +157,9 @@ class BudgetGate(Budgeted):
         """What the budgets of a batch add up to."""
         k = _detached(k)
         if self.budget == "batch":
-            return k * rows
+            return total_budget(k, rows)
         if mask is None:
-            total = k * rows
+            total = total_budget(k, rows)
         else:
             counts = torch.count_nonzero(mask, -1)
             most = torch.ones_like(counts, dtype=row_dtype(counts)) * k

@@ -11,6 +11,7 @@ from torch import Tensor
 from .._arguments import check_number
 from ..backends.common import row_dtype
 from ..functional import threshold as solve_threshold
+from .budgeted import whole_budget
 from .kept import Keeping, is_traced
 from .rank_sums import sums
 
@@ -320,7 +321,7 @@ def _batch_threshold(
     """
     if not isinstance(budget, Tensor) and not isinstance(count, Tensor):
         budget = min(max(budget, 0), count)
-        rank = min(math.floor(budget) + 1, count) if is_hard else budget
+        rank = min(whole_budget(budget, 1) + 1, count) if is_hard else budget
         found = best_left_out
         if found is None:
             found = solve_threshold(scores, rank, temperature, dim=dim, mask=mask)
