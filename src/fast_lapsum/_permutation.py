@@ -82,13 +82,25 @@ def _widths(nodes: plain.Nodes, found: plain.Thresholds, masses: Tensor) -> Tens
     near = near.clamp(min=torch.finfo(near.dtype).tiny)
     # root = hypot(excess, K), with one K: its difference is that of squares over the sum.
     steps = (before + after).abs() / torch.where(is_same, root[:, :-1] + root[:, 1:], 1.0)
-    inside = torch.log1p((1 + steps) / torch.where(is_same, near, 1.0))
+    inside = _log_grown(torch.where(is_same, near, 1.0), 1 + steps)
     n = nodes.scores.shape[-1]
     first = nodes.scores.gather(-1, count[:, :-1].clamp(max=n - 1))
     last = nodes.scores.gather(-1, (count[:, 1:] - 1).clamp(min=0))
     passed = nodes.spread(torch.where(is_same, last, first), last)
     across = found.above[:, :-1] + passed + found.below[:, 1:]
     return torch.where(is_same, inside, across)
+
+
+def _log_grown(part: Tensor, growth: Tensor) -> Tensor:
+    """log(1 + growth / part), of a growth of at least 1.
+
+    The derivative of a quotient by a part that is next to nothing would overflow.
+    """
+    is_small = part < 1
+    large = torch.where(is_small, 1.0, part)
+    return torch.where(
+        is_small, torch.log(part + growth) - torch.log(part), torch.log1p(growth / large)
+    )
 
 
 class SoftPermutation:

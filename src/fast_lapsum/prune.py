@@ -182,11 +182,9 @@ class SoftPruning:
         """
         if not self._members:
             raise RuntimeError("finalize must be called once, and was called before")
-        for name, (owner, mask) in zip(self.names, self._members, strict=True):
-            if bool(mask.scores_of(owner.original).isnan().any()):
-                raise ValueError(
-                    f"finalize cannot choose among weights by NaN, got some in {name!r}"
-                )
+        for name, (parametrized, member) in zip(self.names, self._members, strict=True):
+            if bool(member.scores_of(parametrized.original).isnan().any()):
+                raise ValueError(f"finalize cannot choose weights by NaN, got some in {name!r}")
         masks = [mask == 1 for mask in self._all_masks([True] * len(self._members))]
         for hook in self._hooks:
             hook.remove()

@@ -145,3 +145,31 @@ def test_gradients_of_infinite_and_hard_rows_are_zero() -> None:
     t = torch.tensor([0.0, 0.5], requires_grad=True)
     d_scores, d_t = torch.autograd.grad((soft_rank(scores, t) ** 2).sum(), (scores, t))
     assert (*d_scores.flatten().tolist(), *d_t.tolist()) == (0.0,) * 8
+
+
+@pytest.mark.parametrize("gap", [100.0, 709.0, 711.0, 1000.0, 1415.0, 1418.0, 3000.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_scores_that_are_far_away_change_no_gradient_of_a_permutation(
+    dtype: torch.dtype, gap: float
+) -> None:
+    """Between clusters the places are as wide as the gap: e^{-gap/t} may be under all numbers."""
+    scores = torch.tensor([0.0, 1.0, 1.0 + 0.1 / gap, 1.0 + 0.2 / gap], dtype=dtype)
+    values = torch.arange(4.0, dtype=dtype)
+    found, wanted = [], []
+    for gradients, first in ((found, 0), (wanted, 1)):
+        leaf = scores[first:].clone().requires_grad_()
+        t = torch.tensor(1 / gap, dtype=dtype, requires_grad=True)
+        for permutation in (soft_argsort(leaf, t), soft_argsort(leaf, t).T):
+            moved = permutation.apply(values[first:])
+            gradients.append(torch.autograd.grad(moved[1 - first], (leaf, t), retain_graph=True))
+    for (d_scores, d_t), (wanted_scores, wanted_t) in zip(found, wanted, strict=True):
+        torch.testing.assert_close(d_scores[1:], wanted_scores)
+        assert abs(d_scores[0]) <= 1e-40
+        torch.testing.assert_close(d_t, wanted_t)
+
+
+def test_a_permutation_of_relus_has_gradients() -> None:
+    scores = torch.tensor([0.0, 0.0, 0.0, 1.0, 1.7, 2.5], requires_grad=True)
+    soft_argsort(scores, 1e-3).apply(torch.arange(6.0)).square().sum().backward()
+    assert scores.grad is not None
+    assert scores.grad.abs().amax() < 1e-6
