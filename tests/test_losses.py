@@ -308,3 +308,14 @@ def test_labels_may_have_any_dtype_of_whole_numbers(dtype: torch.dtype) -> None:
     # 156 is -100 in eight bits, and a label like any other.
     high = torch.tensor([156, 1, 2], dtype=torch.uint8)
     assert TopKCrossEntropyLoss([0, 1.0], reduction="none")(scores, high).all()
+
+
+def test_a_nan_among_targets_is_seen() -> None:
+    scores = normal(2, 5).float()
+    weights = torch.tensor([[1.0, 0.0, 1.0, 0.0, 0.0], [0.0, math.nan, 1.0, 0.0, 0.0]])
+    for found in (
+        TopKCrossEntropyLoss((0.5, 0.5), reduction="none")(scores, weights),
+        recall_at_k(scores, weights, k=2, reduction="none"),
+        soft_ndcg(scores, weights, reduction="none"),
+    ):
+        assert found.isnan().tolist() == [False, True]

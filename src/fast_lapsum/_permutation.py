@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ._arguments import check_flag
 from ._ranking_call import Number, check_one_dim, given_temperature
-from ._ranking_formulas import decayed_sums, sorted_nodes
+from ._ranking_formulas import decayed_sums, sorted_nodes, spoil
 from .backends.common import compute_dtype
 from .backends.torch import ranking_entry as plain
 
@@ -176,10 +176,8 @@ class SoftPermutation:
 
     def _rows(self, values: Tensor) -> Tensor:
         """Values moved, [rows, columns, n]."""
-        nodes = self._nodes
         found = self._from_places(values) if self._is_transposed else self._to_places(values)
-        is_bad = plain.without_answer(nodes.scores, nodes.temperature[:, 0])[:, None]
-        return torch.where(is_bad, math.nan, found)
+        return spoil(found, self._nodes)
 
     def _to_places(self, values: Tensor) -> Tensor:
         """sum_i P_ij v_i at place j."""

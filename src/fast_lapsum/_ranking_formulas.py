@@ -58,11 +58,10 @@ def sorted_nodes(
 ) -> tuple[plain.Nodes, Tensor]:
     """Sorted rows with their sums, [rows, n], in the widest dtype, and where the scores were."""
     ordered, order = _ranking_ops.order_rows(scores, mask, descending)
-    tiny = torch.finfo(compute_dtype(scores.dtype)).tiny
     rows = math.prod(scores.shape[:-1]), scores.shape[-1]
     ordered, order = ordered.reshape(rows).to(row_dtype(scores)), order.reshape(rows)
     t = per_row_tensor(temperature, scores).reshape(-1)
-    return plain.nodes_of(ordered, t, tiny, decayed_sums), order
+    return plain.nodes_of(ordered, t, compute_dtype(scores.dtype), decayed_sums), order
 
 
 def soft_rank(
@@ -93,9 +92,9 @@ def soft_thresholds(
 
 def spoil(values: Tensor, nodes: plain.Nodes, is_masked: bool = False) -> Tensor:
     """NaN in the rows without an answer, in the gradient, too."""
-    is_bad = plain.without_answer(nodes.scores, nodes.temperature[:, 0], is_masked)
+    is_bad = plain.without_answer(nodes.scores, nodes.temperature[:, 0], is_masked, nodes.kept)
     bad = torch.where(is_bad, nodes.scores, 0.0) * torch.where(is_bad, math.nan, 0.0)
-    return values + bad.sum(-1, keepdim=True)
+    return values + bad.sum(-1).view(-1, *(1,) * (values.dim() - 1))
 
 
 def gradients(

@@ -109,8 +109,9 @@ class TopKCrossEntropyLoss(torch.nn.Module):
         total = weights.sum(-1)
         # A class that is no label may have a probability of 0.
         logs = _summed([log.where(weights != 0, 0) for log in self._logs(scores)])
-        of_row = -(logs * weights).sum(-1) / torch.where(total > 0, total, 1)
-        return _reduced(of_row, total > 0, self.reduction)
+        is_some = ~(total <= 0)  # a NaN is to be seen
+        of_row = -(logs * weights).sum(-1) / torch.where(is_some, total, 1)
+        return _reduced(of_row, is_some, self.reduction)
 
     def _logs(self, scores: Tensor) -> Iterator[Tensor]:
         """log (P(K = k) p) for every k that is drawn."""
@@ -167,7 +168,8 @@ def recall_at_k(
     weights = weights if mask is None else weights.where(mask, 0)
     total = weights.sum(dim)  # type: ignore[arg-type]
     found = (soft * weights).sum(dim)  # type: ignore[arg-type]
-    return _reduced(found / torch.where(total > 0, total, 1), total > 0, reduction)
+    is_some = ~(total <= 0)  # a NaN is to be seen
+    return _reduced(found / torch.where(is_some, total, 1), is_some, reduction)
 
 
 def soft_ndcg(
@@ -222,7 +224,8 @@ def soft_ndcg(
     falling = weights.movedim(dim, -1).sort(-1, descending=True).values[..., :k]
     places = torch.arange(2, falling.shape[-1] + 2, device=scores.device, dtype=falling.dtype)
     ideal = (falling / torch.log2(places)).sum(-1)
-    return _reduced(found / torch.where(ideal > 0, ideal, 1), ideal > 0, reduction)
+    is_some = ~(ideal <= 0)  # a NaN is to be seen
+    return _reduced(found / torch.where(is_some, ideal, 1), is_some, reduction)
 
 
 def spearman_loss(

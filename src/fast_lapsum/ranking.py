@@ -118,8 +118,9 @@ def soft_quantile(
 
     Args:
         scores: as in :func:`soft_rank`, with at least one score along ``dim``.
-        q: 0 < q < 1, a number or a 1-D tensor. At 0 and 1 b would be infinite. Values of a tensor
-            are looked at on a CPU; on a GPU what is no quantile gives NaN.
+        q: 0 < q < 1, a number or a 1-D tensor, and q n a normal number: at 0 and 1 b would be
+            infinite. Values of a tensor are looked at on a CPU; on a GPU what is no quantile gives
+            NaN.
         temperature: as in :func:`soft_rank`.
         dim: the dimension that the quantiles are taken along.
 

@@ -355,6 +355,8 @@ def _refused(function: object, *args: object, **kwargs: object) -> str:
 def test_errors_name_the_argument_and_its_value() -> None:
     scores: Tensor = torch.ones(2, 3)
     assert "q must lie in (0, 1), without its ends, got q=0" in _refused(soft_quantile, scores, 0)
+    for tiny in (5e-324, torch.tensor([0.5, 1e-310], dtype=torch.float64)):
+        assert "q n must be a normal number" in _refused(soft_quantile, scores, tiny)
     assert "got q=1.0" in _refused(soft_quantile, scores, torch.tensor([0.5, 1.0]))
     assert "got shape (1, 1)" in _refused(soft_quantile, scores, torch.full((1, 1), 0.5))
     assert "at least one score" in _refused(soft_quantile, scores[:, :0], 0.5)

@@ -173,3 +173,35 @@ def test_a_permutation_of_relus_has_gradients() -> None:
     soft_argsort(scores, 1e-3).apply(torch.arange(6.0)).square().sum().backward()
     assert scores.grad is not None
     assert scores.grad.abs().amax() < 1e-6
+
+
+@pytest.mark.parametrize("t", [1e-150, 1e-155, 1e-160, 1e-300])
+def test_gradients_at_tiny_temperatures_that_are_learned_are_zero(t: float) -> None:
+    """Where 1 / t^2 is over the largest number."""
+    functions = (soft_rank, soft_sort, lambda r, t: soft_quantile(r, 0.4, t))
+    for function in functions:
+        scores = torch.tensor([0.0, 1.0, 3.0], dtype=torch.float64, requires_grad=True)
+        learned = torch.tensor(t, dtype=torch.float64, requires_grad=True)
+        out = function(scores, learned)
+        d_scores, d_t = torch.autograd.grad((out * normal(*out.shape)).sum(), (scores, learned))
+        assert d_scores.isfinite().all()
+        assert abs(d_t) < 5
+
+
+def test_limits_of_a_temperature_are_those_of_the_scores_whatever_is_learned() -> None:
+    scores = torch.tensor([0.0, 1.0, 3.0])
+    for learned in (False, True):
+        t = torch.tensor(1e37, dtype=torch.float64, requires_grad=learned)
+        for found in (soft_rank(scores, t), soft_sort(scores, t), soft_argsort(scores, t).dense()):
+            assert found.isnan().all()
+
+
+def test_a_permutation_of_one_score_and_of_a_nan_have_gradients() -> None:
+    scores = torch.tensor([[2.0], [math.inf]], requires_grad=True)
+    moved = soft_argsort(scores).apply(torch.ones(2, 1))
+    assert torch.equal(moved, torch.ones(2, 1))
+    assert torch.equal(torch.autograd.grad(moved.sum(), scores)[0], torch.zeros(2, 1))
+    spoilt = torch.tensor([[0.0, math.nan, 1.0], [0.0, 2.0, 1.0]], requires_grad=True)
+    (gradient,) = torch.autograd.grad(soft_argsort(spoilt).apply(torch.ones(2, 3)).sum(), spoilt)
+    assert gradient[0].isnan().all()
+    assert gradient[1].isfinite().all()

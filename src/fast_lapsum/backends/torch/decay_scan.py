@@ -15,6 +15,9 @@ import math
 import torch
 from torch import Tensor
 
+#: Even e^{-x/2} is 0 from here on.
+_FARTHEST = 4096.0
+
 
 def decayed_sums(gaps: Tensor, values: Tensor, reverse: bool) -> Tensor:
     """The decayed sums at every node: gaps [rows, n - 1], values and result [rows, columns, n]."""
@@ -48,9 +51,12 @@ def distance(lower: Tensor, upper: Tensor, temperature: Tensor, tiny: float) -> 
 
     Below ``tiny`` t is the hard limit, in which all distances are 0 or infinite. By halves, because
     a difference may be over the largest number. What has no derivative is kept out of the graph.
+    So is what is so far that e^{-distance}, all that is made of it, has none: 1 / t^2 may overflow.
     """
     live = lower.isfinite() & upper.isfinite() & (temperature >= tiny)
     t = torch.where(temperature >= tiny, temperature, 1.0)
     half = torch.where(live, upper, 0.0) / 2 - torch.where(live, lower, 0.0) / 2
-    settled = torch.where(lower == upper, 0.0, math.inf)
-    return torch.where(live, half / t * 2, settled.to(half.dtype))
+    found = half.detach() / t.detach() * 2
+    is_near = found <= _FARTHEST
+    settled = torch.where(live, found, torch.where(lower == upper, 0.0, math.inf).to(half.dtype))
+    return torch.where(live & is_near, torch.where(is_near, half, 0.0) / t * 2, settled)

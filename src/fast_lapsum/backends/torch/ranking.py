@@ -33,10 +33,15 @@ class Nodes(NamedTuple):
 
     scores: Tensor
     temperature: Tensor  # [rows, 1]
-    tiny: float  # temperatures below are the hard limit
+    kept: torch.dtype  # that of what is kept of the caller's scores; it limits temperatures
     gaps: Tensor
     lower_sums: Tensor
     upper_sums: Tensor
+
+    @property
+    def tiny(self) -> float:
+        """Temperatures below are the hard limit."""
+        return torch.finfo(self.kept).tiny
 
     def masses(self) -> Tensor:
         """M at every score."""
@@ -65,13 +70,13 @@ class Thresholds(NamedTuple):
     root: Tensor
 
 
-def nodes_of(ordered: Tensor, temperature: Tensor, tiny: float, sums: Sums) -> Nodes:
+def nodes_of(ordered: Tensor, temperature: Tensor, kept: torch.dtype, sums: Sums) -> Nodes:
     """Gaps and sums of sorted rows; NaN takes no part in them."""
     t = temperature[:, None].to(ordered.dtype)
-    gaps = distance(ordered[:, :-1], ordered[:, 1:], t, tiny)
+    gaps = distance(ordered[:, :-1], ordered[:, 1:], t, torch.finfo(kept).tiny)
     ones = torch.ones_like(ordered)[:, None].detach()
     lower, upper = (sums(gaps, ones, reverse)[:, 0] for reverse in (False, True))
-    return Nodes(ordered, t, tiny, gaps, lower, upper)
+    return Nodes(ordered, t, kept, gaps, lower, upper)
 
 
 def ranks_in_order(nodes: Nodes) -> Tensor:
@@ -131,12 +136,19 @@ def thresholds_in_order(nodes: Nodes, masses: Tensor) -> Thresholds:
     return Thresholds(b, count, low_share, up_share, below, above, root)
 
 
-def without_answer(ordered: Tensor, temperature: Tensor, is_masked: bool = False) -> Tensor:
+def without_answer(
+    ordered: Tensor,
+    temperature: Tensor,
+    is_masked: bool = False,
+    kept: torch.dtype | None = None,
+) -> Tensor:
     """Sorted rows that have a NaN, or a temperature that is none, [rows, 1].
 
     Of rows that are masked, those with a NaN are all NaN; so are those that are masked whole.
+    ``kept`` is as in :class:`Nodes`, for scores that were made wider.
     """
-    is_bad = ~((temperature >= 0) & (temperature <= max_temperature(ordered.dtype)))
+    most = max_temperature(kept or ordered.dtype)
+    is_bad = ~((temperature >= 0) & (temperature <= most))
     return (is_bad | ordered[:, 0 if is_masked else -1].isnan())[:, None]
 
 
@@ -216,5 +228,5 @@ def threshold_rows_backward(
 
 
 def _nodes(ordered: Tensor, temperature: Tensor) -> Nodes:
-    tiny = torch.finfo(compute_dtype(ordered.dtype)).tiny
-    return nodes_of(ordered.to(temperature.dtype), temperature, tiny, decayed_sums)
+    kept = compute_dtype(ordered.dtype)
+    return nodes_of(ordered.to(temperature.dtype), temperature, kept, decayed_sums)
