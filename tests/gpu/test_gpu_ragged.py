@@ -297,6 +297,16 @@ def test_hard_masks_of_long_lists(kind: str) -> None:
 LISTED = (150_000, 3, 700)
 
 
+def test_lists_where_new_tensors_are_on_a_gpu() -> None:
+    """The table of a list is made on the host, whatever the default device is."""
+    tensors = [normal(n, seed=n, dtype=torch.float32) for n in LISTED]
+    wanted = soft_topk_list(tensors, 1000, 0.1)
+    with torch.device("cuda"):
+        found = soft_topk_list([x.cuda() for x in tensors], 1000, 0.1)
+    for p, q in zip(found, wanted, strict=True):
+        torch.testing.assert_close(p.cpu(), q)
+
+
 def _listed(tensors: list[Tensor], how: str) -> list[Tensor]:
     """Masks, hard ones, or the gradients of masks."""
     if how == "gradient":
