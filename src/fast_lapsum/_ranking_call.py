@@ -24,7 +24,6 @@ Number = int | float
 MOST_SCORES = 2**31 - 1
 #: A mass is taken for a whole number at most this far from it: well before those that lie half-way.
 FARTHEST_SNAP = 0.25
-_LEAST_MASS = torch.finfo(torch.float64).tiny
 
 
 def check_one_dim(scores: Tensor, dim: object) -> int:
@@ -136,9 +135,10 @@ def _quantile_masses(q: Any, rows: Tensor) -> Tensor:
     Whole numbers as far as q can tell: i / n, rounded, has the mass i.
     """
     wide, n = row_dtype(rows), rows.shape[-1]
+    least = torch.finfo(wide).tiny  # quotients by what is smaller may overflow
     if not isinstance(q, Tensor):
         number = check_number("q", q)
-        _check_quantile(number, n)
+        _check_quantile(number, n, least)
         if type(number) is float and type(n) is int:
             return torch.full((), _number_mass(number, n), dtype=wide, device=rows.device)
         q = torch.full((), number, dtype=wide, device=rows.device)  # a compiler's has no value
@@ -151,18 +151,15 @@ def _quantile_masses(q: Any, rows: Tensor) -> Tensor:
         raise ValueError("q must not require a gradient: quantiles have none for it; detach() it")
     if q.device.type == "cpu" and not torch.compiler.is_compiling() and q.device == rows.device:
         for number in q.reshape(-1).tolist():
-            _check_quantile(number, n)
+            _check_quantile(number, n, least)
     if q.device != rows.device:
         raise ValueError(f"q must be on the device of scores ({rows.device}), got {q.device}")
     masses = _snapped(q, n)
-    least = torch.finfo(masses.dtype).tiny  # quotients by what is smaller may overflow
     return torch.where((masses >= least) & (masses < n), masses, torch.nan)
 
 
-def _check_quantile(q: Any, n: Any) -> None:
+def _check_quantile(q: Any, n: Any, least: float) -> None:
     if not 0 < q < 1:
         raise ValueError(f"q must lie in (0, 1), without its ends, got q={q}")
-    if type(q) is float and type(n) is int and q * n < _LEAST_MASS:
-        raise ValueError(
-            f"q n must be a normal number, at least {_LEAST_MASS:.3g}, got q={q} and n={n}"
-        )
+    if type(q) is float and type(n) is int and q * n < least:
+        raise ValueError(f"q n must be a normal number, at least {least:.3g}, got q={q} and n={n}")

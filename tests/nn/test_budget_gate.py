@@ -19,6 +19,7 @@ from fast_lapsum.nn import (
     TemperatureSchedule,
     TopKActivation,
 )
+from fast_lapsum.nn.budgeted import whole_budget
 from fast_lapsum.nn.running_threshold import laplace_cdf, log_laplace_cdf
 
 
@@ -45,6 +46,15 @@ def test_a_budget_that_is_whole_but_for_rounding_is_whole() -> None:
     gate = BudgetGate(0.29, 0.1, budget="batch", hard=True)
     assert gate(normal(100, 5)).sum() == 29
     assert BudgetGate(2.9, 0.1, hard=True)(normal(100, 5)).sum() == 200
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_a_large_budget_with_a_fraction_is_rounded_down(dtype: torch.dtype) -> None:
+    """As far as k can tell: 3,000,000.75 is not whole, and 0.29 times a million is."""
+    for k, rows, wanted in ((0.75, 4_000_001, 3_000_000), (0.5, 3, 1), (0.29, 1_000_000, 290_000)):
+        assert whole_budget(torch.tensor(k, dtype=dtype), rows) == wanted
+        assert whole_budget(torch.tensor(k, dtype=dtype), torch.tensor(rows)) == wanted
+    assert whole_budget(torch.tensor(3), 5) == whole_budget(3, torch.tensor(5)) == 15
 
 
 @pytest.mark.parametrize("hard", [False, True])

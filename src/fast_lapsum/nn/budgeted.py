@@ -12,6 +12,9 @@ from .._arguments import check_number
 from ..backends.common import row_dtype
 from .kept import Keeping
 
+#: A budget is taken for a whole number at most this far from it.
+_FARTHEST_SNAP = 0.25
+
 
 class Tempered(Keeping):
     """A layer whose temperature is a number, or a tensor of one value, that can be set.
@@ -118,18 +121,20 @@ def whole_budget(k: float | Tensor, rows: int | Tensor) -> float | Tensor:
 def total_budget(k: float | Tensor, rows: int | Tensor) -> float | Tensor:
     """``k`` for each of so many rows; a tensor that is whole but for rounding is whole.
 
-    Its rounding is that of k, which is coarser in float32.
+    Its rounding is that of k, which is coarser in float32, and that of a product of widest numbers.
     """
+    eps = 0.0
+    if isinstance(k, Tensor):
+        eps = torch.finfo(k.dtype).eps if k.is_floating_point() else 0.0
+        k = k.to(row_dtype(k))
+    if isinstance(rows, Tensor):
+        rows = rows.to(row_dtype(rows))
     total = k * rows
     if not isinstance(total, Tensor):
         return total
-    if not total.is_floating_point():
-        return total.to(row_dtype(total))
-    eps = torch.finfo(total.dtype).eps
-    if isinstance(k, Tensor) and k.is_floating_point():
-        eps = max(eps, torch.finfo(k.dtype).eps)
     nearest = total.detach().round()
-    return torch.where((total - nearest).abs() <= 2 * eps * nearest, nearest, total)
+    slack = (eps / 2 + 2 * torch.finfo(total.dtype).eps) * nearest
+    return torch.where((total - nearest).abs() <= slack.clamp(max=_FARTHEST_SNAP), nearest, total)
 
 
 def check_spent(k: float | Tensor, budget: float | Tensor, scores: int, per_row: int) -> None:
