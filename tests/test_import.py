@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -21,24 +23,28 @@ known = sys.stdlib_module_names | {"fast_lapsum"}
 others = [name for name in set(sys.modules) - before if name.split(".")[0] not in known]
 print(json.dumps([took, sorted(others)]))
 """
-#: Beside what ``import torch`` takes.
-MOST_SECONDS = 0.06
+#: Beside what ``import torch`` takes, once Python has compiled the files.
+MOST_SECONDS = 0.05
 
 
-def _look() -> tuple[float, list[str]]:
-    done = subprocess.run([sys.executable, "-c", LOOK], capture_output=True, check=True, text=True)
+def _look(folder: Path) -> tuple[float, list[str]]:
+    # Where Python may keep what it compiles, whatever the environment says of that.
+    environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(folder)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    command = [sys.executable, "-c", LOOK]
+    done = subprocess.run(command, capture_output=True, check=True, text=True, env=environment)
     took, others = json.loads(done.stdout)
     return took, others
 
 
-def test_import_loads_nothing_else_and_takes_no_time() -> None:
-    """At the first, the second or the third time: other programs may be in the way."""
-    for _ in range(3):
-        took, others = _look()
+def test_import_loads_nothing_else_and_takes_no_time(tmp_path: Path) -> None:
+    """The first time compiles; of the others one may be slow, if other programs are in the way."""
+    for _ in range(4):
+        took, others = _look(tmp_path)
         assert others == []
         if took < MOST_SECONDS:
             return
-    raise AssertionError(f"an import took {took:.3f} s of processor time, thrice too long")
+    raise AssertionError(f"an import took {took:.3f} s of processor time, four times too long")
 
 
 @pytest.mark.parametrize("missing", ["typer", "rich"])
