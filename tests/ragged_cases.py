@@ -134,3 +134,31 @@ def check(
     outside = given.outside()
     for what in (out, d_values, alone):
         assert (what[outside] == 0).all()
+
+
+def one_for_all(number: float, others: float, count: int, dtype: torch.dtype) -> Tensor:
+    """One number in the place of ``count``, with others behind it in memory."""
+    memory = torch.full((2 * count,), others).to(dtype)
+    memory[0] = number
+    return memory[:1].expand(count)
+
+
+def check_one_for_all(forward: Forward, backward: Backward, what: str) -> None:
+    """Expanded tensors, such as the gradient of a sum, against copies that are not."""
+    offsets, k = torch.tensor([0, 10, 24]), torch.tensor([3.0, 5.0], dtype=torch.float64)
+    given: dict[str, Any] = {
+        "grad": one_for_all(1.0, 100.0, 24, torch.float32),
+        "mask": one_for_all(1.0, 0.0, 24, torch.bool),
+        "scores": one_for_all(1.0, -5.0, 24, torch.float32),
+    }
+    plain = {"grad": normal(24, seed=1), "mask": None, "scores": normal(24)}
+    found = []
+    for tensor in (given[what], given[what].clone()):
+        scores, mask, grad = ((plain | {what: tensor})[x] for x in ("scores", "mask", "grad"))
+        call: Any = (offsets, None, None, k, math.nan, None, 0.5, mask)
+        out, pairs = forward(scores, *call, None, True, "mask", torch.float32)
+        back: Any = (offsets, None, None, None, 0.5, mask, pairs, True, "mask", True)
+        found.append((out, pairs, *backward(grad, scores, *back)))
+    assert given[what].stride() == (0,)
+    for got, wanted in zip(*found, strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-6, atol=1e-7)

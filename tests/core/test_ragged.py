@@ -17,6 +17,7 @@ from fast_lapsum.backends.cpu import ragged_entry as cpu
 from fast_lapsum.backends.torch import ragged_entry as plain
 from ragged_cases import (
     check,
+    check_one_for_all,
     corners_of_all_kinds,
     distributions_of_all_kinds,
     join,
@@ -81,6 +82,11 @@ def test_values_with_a_stride(entry: Any) -> None:
     wide = given.values.repeat_interleave(3)[1::3]
     assert wide.stride() == (3,)
     check(entry.ragged_forward, entry.ragged_backward, given._replace(values=wide))
+
+
+@pytest.mark.parametrize("what", ["grad", "mask", "scores"])
+def test_one_number_for_all_scores(entry: Any, what: str) -> None:
+    check_one_for_all(entry.ragged_forward, entry.ragged_backward, what)
 
 
 # the other functions

@@ -225,6 +225,22 @@ def test_teams_share_the_longest_segments(hard: bool) -> None:
         torch.testing.assert_close(logs.cpu(), want, atol=1e-3, rtol=1e-4)
 
 
+@pytest.mark.parametrize("function", [soft_topk, log_soft_topk])
+def test_the_gradient_of_a_sum(function: Any) -> None:
+    """One number for all scores, as autograd gives it; and so a mask that takes all."""
+    given = lengths_of_kinds(torch.float32, LENGTHS)
+    found = []
+    for device in ("cpu", "cuda"):
+        values = given.values.to(device).nan_to_num().requires_grad_()
+        ends, k, t = (x.to(device) for x in (given.offsets, given.k, given.t))
+        mask = torch.tensor([True] + 7 * [False], device=device)[:1]
+        p = function(values, k, t, cu_seqlens=ends, mask=mask)
+        p.sum().backward()
+        found.append((p.detach().cpu(), values.grad.cpu()))  # type: ignore[union-attr]
+    for there, here in zip(found[1], found[0], strict=True):
+        torch.testing.assert_close(there, here, atol=1e-4, rtol=1e-4)
+
+
 def test_many_tiny_segments() -> None:
     """More than a launch has programs: each looks at several."""
     lengths = torch.randint(0, 20, (70_000,), generator=torch.Generator().manual_seed(0))

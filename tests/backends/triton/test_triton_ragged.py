@@ -26,7 +26,13 @@ from fast_lapsum.backends.triton.ragged_plan import (
     forward_plan,
 )
 from interpreting import poison
-from ragged_cases import check, corners_of_all_kinds, join, lengths_of_all_kinds
+from ragged_cases import (
+    check,
+    check_one_for_all,
+    corners_of_all_kinds,
+    join,
+    lengths_of_all_kinds,
+)
 
 __all__ = ["poison"]  # a fixture
 inf, nan = math.inf, math.nan
@@ -107,6 +113,11 @@ def test_other_outputs(output: str) -> None:
     same = plain.ragged_backward(grad, given.values, given.offsets, *back)
     for got, want in zip(found, same, strict=True):
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5, check_dtype=False)
+
+
+@pytest.mark.parametrize("what", ["grad", "mask", "scores"])
+def test_one_number_for_all_scores(what: str) -> None:
+    check_one_for_all(forward, backward, what)
 
 
 @pytest.mark.parametrize("transposed", [False, True])

@@ -178,8 +178,8 @@ def _calls(
         for place, tensor in enumerate(tensors):
             of_rows = place in (2, 3, 4) or (place == 5 and is_grad_of_rows)
             stride = 0 if tensor is None or tensor.dim() == 0 else tensor.stride(0)
-            along = 0 if of_rows else stride
-            views.append(None if tensor is None else Rows(tensor, stride, 0, along or 1))
+            along = 1 if of_rows else stride  # 0 for the gradient of a sum: one number for all
+            views.append(None if tensor is None else Rows(tensor, stride, 0, along))
         group = Group([0] * len(tensors), 0, rows[0], 1, [(0, 0)] * len(tensors))
         yield _call_of(views, n, group, numbers, offsets.contiguous(), lengths)
         return
