@@ -67,6 +67,7 @@ def record(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Recorded]]:
         dtype: torch.dtype,
         *,
         everything: bool = False,
+        masked: bool = False,
         output: str = "mask",
         overlap: bool = False,
         plan: Any = None,
@@ -77,7 +78,7 @@ def record(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Recorded]]:
             return torch.empty(shape, dtype=dtype, device="meta")
 
         scores = new(dtype, shape[::-1]).mT if everything else new(dtype, shape)
-        mask = new(torch.bool, shape) if everything else None
+        mask = new(torch.bool, shape) if everything or masked else None
         rows = new(torch.float64, shape[:-1]) if everything else None
         largest = not everything
         launches.clear()
@@ -135,6 +136,17 @@ def test_rows_of_eight_are_in_one_thread_each(record: Callable[..., list[Recorde
     """What the layout of a tile is for: no number goes from thread to thread."""
     for launched in record((4096, 8), torch.float32):
         assert "shfl" not in compiled(launched)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_masks_are_read_as_many_at_once_as_scores(
+    record: Callable[..., list[Recorded]], dtype: torch.dtype
+) -> None:
+    """Four of them beside four float32, eight beside eight numbers of two bytes."""
+    for launched in record((4096, 512), dtype, masked=True):
+        code = compiled(launched)
+        assert "ld.global.v4.b32" in code
+        assert code.count("ld.global.b8") <= 2  # of single scores, which a first guess is made of
 
 
 @pytest.mark.parametrize("n", [8, 33])

@@ -1,5 +1,8 @@
 """ReLU of what a hard gate lets through, with all that is to be known of the scores, in one pass.
 
+The way of a batch whose gate is in memory: one that a team holds, and rows with a budget each. The
+other way is activation_forward.py; activation_backward.py has the gradients of both.
+
 Scores and gate are read once and activations written once: 12 bytes per float32 score. On the way
 scores over a threshold are counted, and the best score that the gate leaves out is found.
 """

@@ -1,5 +1,7 @@
 """Activations of a long row, written in the place of its hard mask, which is never in memory.
 
+The way of large batches with one budget; the other way is activation.py.
+
 The launches before are those of shared_rows.py, which leave the boundary of the mask. Scores are
 read once more and activations written: 8 bytes per float32 score, and no mask to keep for backward.
 """

@@ -3,12 +3,12 @@
     sample_many      a sample of all scores, in one vector
     place_many       a band that holds the threshold, from the sample, and its point, a score that
                      many equal, where there would be no room for all of them
-    summarise_many   a part: what is beyond the band, in float64, and which scores are in it; with
-    compact_many     the scores in the band, in one vector, in many_gather.py
+    summarise_many   a part: what is beyond the band, in float64, and lists of the scores in it
+    compact_many     all lists as one vector; both are in many_gather.py
     solve_many       the summaries combined, and the root in the band, by a team
     search_many      where the band failed: the root by halving, all scores in every pass; in
                      many_search.py
-    write_many       a part: the mask
+    write_many       a part: the mask; hard masks are written by many_hard.py
 
 A part is a stretch of one tensor. What is told of a part (PART_FIELDS) is all that a threshold
 needs of it beside the scores in the band: sums and counts are added, ends are compared. So parts

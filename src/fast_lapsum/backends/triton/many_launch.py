@@ -45,7 +45,8 @@ _KERNELS = (
 for _kernel in _KERNELS:
     getattr(_kernel, "cache_key", None)
 del _kernel
-#: Tables that were sent to a device while a CUDA graph was recorded, which reads them again.
+#: Tables that were sent to a device while a CUDA graph was recorded, which reads them again: some
+#: kilobytes for each call that is recorded, as long as the process runs.
 _recorded: list[Tensor] = []
 
 
@@ -289,10 +290,11 @@ def _table_of(
     assert table.shape[1] == COLUMNS.value
     device = vectors[0].device
     if device.type == "cuda":
-        table = table.pin_memory()
-        if torch.cuda.is_current_stream_capturing():
-            _recorded.append(table)
-        table = table.to(device, non_blocking=True)
+        with on_device(vectors[0]):
+            table = table.pin_memory()
+            if torch.cuda.is_current_stream_capturing():
+                _recorded.append(table)
+            table = table.to(device, non_blocking=True)
     constants = {
         "STEPS": (len(entries) - 1).bit_length() + 1,
         "LARGEST": largest,

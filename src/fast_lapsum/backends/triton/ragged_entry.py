@@ -1,4 +1,4 @@
-"""The entries for rows of several lengths and many tensors (see common.py): Triton."""
+"""The entries for rows of several lengths, and for many tensors (see common.py): Triton."""
 
 from .many_launch import list_backward, list_forward
 from .ragged_launch import ragged_backward, ragged_forward

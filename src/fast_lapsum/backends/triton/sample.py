@@ -1,4 +1,8 @@
-"""Where the threshold of a long row may be, from a sample that every program reads for itself."""
+"""Where the threshold of a long row may be, from a sample of its scores.
+
+A program that takes a row alone samples it itself; a row of several programs is sampled by a launch
+before theirs.
+"""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..common import compute_dtype
 from ..layout import groups
 from ..shards import GRADIENT_COLUMNS, Answers, Totals
-from .backward import sums_backward
+from .backward import SUMS, sums_backward
 from .config import LongBackwardPlan, power_of_two
 from .device import on_device
 from .launch import _along, _rows, _width
@@ -27,6 +27,8 @@ from .step_launch import launch_steps
 from .steps import Step
 from .views import Call, Rows
 
+#: What programs of a call leave is what ranks tell each other.
+assert SUMS.value == GRADIENT_COLUMNS
 #: Scores of a piece at most, and programs that add up sums for gradients, all rows together.
 PIECE = 32768
 SUM_PROGRAMS = 512
@@ -115,7 +117,7 @@ def gradient_sums(
             plan = plan._replace(width=group.width)
             tiles = -(-n // plan.block)
             programs = max(1, min(tiles, SUM_PROGRAMS // group.row_count, 1024))
-            parts = sums.new_empty((group.row_count * programs, GRADIENT_COLUMNS))
+            parts = sums.new_empty((group.row_count * programs, SUMS.value))
             pairs = threshold.view(-1, 2)[group.first_row :]
             each = {"LARGEST": largest, "OUTPUT": output}
             own = each | {"PER_ROW": True, "REPEATS": plan.repeats, "LANES": plan.lanes}

@@ -17,7 +17,10 @@ _NO_CALL = Call(Rows(None, 0, 0), None, None, None, None, 0, 1)
 
 def launch_steps(device: torch.device, steps: list[Step], given: tuple[Any, ...]) -> None:
     """Launch steps whose kernels are all told the same."""
-    name = tuple((step.kernel, step.programs, *step.constants.items()) for step in steps)
+    name = tuple(
+        (step.kernel, step.programs, step.numbers, *step.constants.items(), *step.options.items())
+        for step in steps
+    )
     launch_named(device, name, lambda: steps, given)
 
 

@@ -35,7 +35,7 @@ _HALF = tl.constexpr(0xFFFFFFFF)
 
 
 class Team(NamedTuple):
-    """One team as its member sees it."""
+    """One team as its member sees it. How often it has met so far is told apart: `crossings`."""
 
     words: Any
     member: Any

@@ -132,7 +132,8 @@ def _places(view, outer, inner, index, WIDTH: tl.constexpr):
     several of them, and much lost by the exchange that would put them where they belong.
     """
     place = across(row_start(view, outer, inner)) + index * view.along
-    BYTES: tl.constexpr = WIDTH * (view.start.dtype.element_ty.primitive_bitwidth // 8)
+    # A mask's value is one bit, in a byte of memory.
+    BYTES: tl.constexpr = WIDTH * ((view.start.dtype.element_ty.primitive_bitwidth + 7) // 8)
     if WIDTH == 1:
         return tl.multiple_of(place, (1, 1, 1, 1))
     else:
@@ -183,10 +184,10 @@ def store_values(view, outer, inner, index, inside, values, WIDTH: tl.constexpr)
 
 
 class FullCall(NamedTuple):
-    """A call that nothing is missing in, with a field that is.
+    """A Call with a mask, a budget and a temperature, and one more field, which is always None.
 
-    Triton 3.6 forgets in loops which strides are 1 unless a later number of the same tuple is known
-    to its compiler, too. None is, where a call has no mask, budget or temperature.
+    Triton 3.6 forgets in loops which strides are 1 unless its compiler knows a later entry of the
+    same tuple, too. None is such an entry; other calls have it in place of what they lack.
     """
 
     scores: Any
