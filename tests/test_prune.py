@@ -359,6 +359,45 @@ def test_bad_arguments_are_named(arguments: dict[str, Any], says: str) -> None:
     assert not parametrize.is_parametrized(model[0])
 
 
+def test_what_is_pruned_already_is_named() -> None:
+    says = r"names must be of parameters that are not pruned already, got '{}': "
+    model = _model()
+    pruning = soften(model, density=0.5)
+    how = r"call finalize\(\) of what soften returned first"
+    with pytest.raises(ValueError, match=says.format("0.weight") + how):
+        soften(model, density=0.5)
+    with pytest.raises(ValueError, match=says.format("2.weight") + how):
+        soften(model, ["0.bias", "2.weight"], density=0.5)
+    with pytest.raises(ValueError, match=says.format("weight") + how):
+        soften(model[0], density=0.5)
+    with pytest.raises(ValueError, match=r"names must be of parameters of the module \(0\.bias"):
+        soften(model, ["9.weight"], density=0.5)
+    pruning.finalize(fixed=True)
+    with pytest.raises(ValueError, match=says.format("0.weight") + "call torch.nn.utils.para"):
+        soften(model, density=0.5)
+    for name in NAMES:
+        parametrize.remove_parametrizations(model[int(name[0])], "weight")
+    assert soften(model, density=0.5).names == list(NAMES)
+
+
+def test_what_is_left_can_be_pruned_by_another_budget() -> None:
+    model = _model()
+    soften(model, ["0.weight"], density=0.5, scope="layer")
+    assert soften(model, density=0.25, scope="layer").names == list(NAMES[1:])
+
+
+def test_learned_scores_are_parameters_for_an_optimiser_made_after() -> None:
+    model = _model()
+    before = set(model.parameters())
+    soften(model, density=0.5, scores="learned")
+    assert len(set(model.parameters()) - before) == len(NAMES)
+
+
+def test_what_is_no_module_is_named() -> None:
+    with pytest.raises(TypeError, match=r"module must be a torch\.nn\.Module, got str"):
+        soften("x", density=0.1)  # type: ignore[arg-type]
+
+
 def test_parameters_that_two_modules_share_are_named() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
     model[1].weight = model[0].weight
@@ -373,6 +412,8 @@ def test_an_end_is_an_end() -> None:
     pruning.finalize()
     with pytest.raises(RuntimeError, match="finalize must be called once"):
         pruning.finalize()
+    with pytest.raises(RuntimeError, match=r"density must be set before finalize.*density=0\.2"):
+        pruning.density = 0.2
     with pytest.raises(ValueError, match=r"density follows from scope='1:2', got density=0\.3"):
         soften(model, scope="1:2").density = 0.3
     with pytest.raises(ValueError, match="state must have density and temperature"):

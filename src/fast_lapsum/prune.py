@@ -36,8 +36,9 @@ def soften(
     A parametrization is put on every parameter: in training a weight is ``weight * mask`` with the
     soft mask of its scores, so that gradients tell which weights to keep. In ``eval()`` masks are
     hard: the model that :meth:`SoftPruning.finalize` would leave. Each layer goes by its own flag.
-    Optimisers go on with the parameters they have. With one budget over all of them activation
-    checkpointing needs ``use_reentrant=False``.
+    An optimiser that was made before goes on with the parameters it has. Learned scores are new
+    ones, which it would not move: for ``scores="learned"`` create the optimiser after ``soften``.
+    With one budget over all parameters activation checkpointing needs ``use_reentrant=False``.
 
     Args:
         module: the model.
@@ -50,7 +51,7 @@ def soften(
         temperature: of the soft masks, in units of the scores. Anneal it with
             :class:`fast_lapsum.nn.TemperatureSchedule`.
         scores: ``"magnitude"`` for the absolute values of the weights, or ``"learned"`` for
-            parameters of their own, which start there.
+            parameters of their own, which start there and are for the optimiser to find.
         hard: hard masks in training, too, with the soft masks' gradients.
 
     Returns:
@@ -68,6 +69,8 @@ def soften(
         >>> sorted(model.state_dict())
         ['0.bias', '0.weight', '1.bias', '1.weight']
     """
+    if not isinstance(module, Module):
+        raise TypeError(f"module must be a torch.nn.Module, got {type(module).__name__}")
     pattern = _checked_scope(scope, density)
     if scores not in ("magnitude", "learned"):
         raise ValueError(f"scores must be 'magnitude' or 'learned', got scores={scores!r}")
@@ -136,13 +139,17 @@ class SoftPruning:
 
     @property
     def density(self) -> float:
-        """The share that is kept; it can be set, but for a pattern."""
+        """The share that is kept; it can be set until :meth:`finalize`, but for a pattern."""
         return self._density
 
     @density.setter
     def density(self, value: float) -> None:
         if self._pattern is not None:
             raise ValueError(f"density follows from scope={self.scope!r}, got density={value}")
+        if not self._members:
+            raise RuntimeError(
+                f"density must be set before finalize, which was called, got density={value}"
+            )
         self._density = _checked_density(value)
 
     @property
@@ -348,6 +355,7 @@ def _chosen_parameters(
     found = []
     for name in dict.fromkeys(names):
         if name not in every:
+            _check_is_left(module, name)
             known = ", ".join(list(every)[:8]) + (", ..." if len(every) > 8 else "")
             raise ValueError(f"names must be of parameters of the module ({known}), got {name!r}")
         twins = [other for other, value in every.items() if value is every[name] and other != name]
@@ -359,8 +367,32 @@ def _chosen_parameters(
         path, _, attribute = name.rpartition(".")
         found.append((name, module.get_submodule(path), attribute))
     if not found:
+        _check_is_left(module)
         raise ValueError("names must name at least one parameter, got none")
     return found
+
+
+#: What ends the pruning of a parameter that has such a mask.
+_WAYS_OUT: dict[type, str] = {
+    _SoftMask: "call finalize() of what soften returned",
+    FixedMask: "call torch.nn.utils.parametrize.remove_parametrizations, which frees its zeros,",
+}
+
+
+def _check_is_left(module: Module, name: str | None = None) -> None:
+    """ValueError if a mask is on this parameter already, or on any."""
+    for path, owner in module.named_modules():
+        if not parametrize.is_parametrized(owner):
+            continue
+        for attribute, put_on in owner.parametrizations.items():
+            pruned = f"{path}.{attribute}" if path else attribute
+            if name not in (None, pruned):
+                continue
+            for how in filter(None, (_WAYS_OUT.get(type(one)) for one in put_on)):
+                raise ValueError(
+                    f"names must be of parameters that are not pruned already, got {pruned!r}: "
+                    f"{how} first"
+                )
 
 
 def _checked_scope(scope: str, density: float | None) -> tuple[int, int] | None:
