@@ -230,6 +230,16 @@ def test_rows_without_an_order_are_passed_over() -> None:
     assert (prediction.grad[:2] == 0).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.bool])
+def test_grades_are_targets_of_the_spearman_loss(dtype: torch.dtype) -> None:
+    prediction, grades = normal(3, 300), normal(3, 300, seed=1).mul(2).long().abs().to(dtype)
+    grades[0] = 1
+    torch.testing.assert_close(
+        spearman_loss(prediction, grades, 0.5, reduction="none"),
+        spearman_loss(prediction, grades.double(), 0.5, reduction="none"),
+    )
+
+
 @pytest.mark.parametrize("loss", [soft_ndcg, spearman_loss])
 def test_orders_can_be_learned(loss: Any) -> None:
     torch.manual_seed(0)
@@ -254,11 +264,67 @@ def test_orders_can_be_learned(loss: Any) -> None:
         ({"p_k": [1.5, -0.5]}, "p_k must be probabilities"),
         ({"p_k": [1.0], "top1": "sm"}, "top1 must be 'softmax' or 'soft_topk', got top1='sm'"),
         ({"p_k": [1.0], "reduction": "max"}, "reduction must be .*reduction='max'"),
+        ({"p_k": [1.0], "temperature": -1}, "temperature must be finite .* got temperature=-1"),
+        ({"p_k": [1.0], "temperature": math.nan}, "temperature must be finite .*temperature=nan"),
     ],
 )
 def test_bad_arguments_are_named(arguments: dict[str, object], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         TopKCrossEntropyLoss(**arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"p_k": 5}, "p_k must be a sequence of the probabilities .* got p_k=5"),
+        ({"p_k": torch.tensor(5)}, "p_k must be a sequence of the probabilities .* got p_k=5"),
+        ({"p_k": [1.0], "temperature": "1"}, "temperature must be a number or a tensor, got str"),
+    ],
+)
+def test_bad_types_are_named(arguments: dict[str, object], says: str) -> None:
+    with pytest.raises(TypeError, match=says):
+        TopKCrossEntropyLoss(**arguments)  # type: ignore[arg-type]
+
+
+def test_p_k_may_be_anything_to_go_through() -> None:
+    for p_k in (torch.tensor([0.5, 0.5]), (0.5 for _ in range(2))):
+        assert TopKCrossEntropyLoss(p_k).p_k == [0.5, 0.5]  # type: ignore[arg-type]
+
+
+def test_what_is_no_tensor_is_named() -> None:
+    scores: Any = normal(4, 5)
+    with pytest.raises(TypeError, match=r"target must be a torch\.Tensor, got list"):
+        TopKCrossEntropyLoss([1.0])(scores, [1, 2, 3, 4])
+    with pytest.raises(TypeError, match=r"relevant must be a torch\.Tensor, got list"):
+        recall_at_k(scores, [1] * 4, 2)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"gains must be a torch\.Tensor, got list"):
+        soft_ndcg(scores, [1] * 4)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"target must be a torch\.Tensor, got list"):
+        spearman_loss(scores, [1] * 4)  # type: ignore[arg-type]
+
+
+def test_a_k_of_the_ndcg_is_whole() -> None:
+    scores, gains = normal(4, 5), normal(4, 5, seed=1).abs()
+    with pytest.raises(ValueError, match=r"k must be a whole number .* got k=2\.5"):
+        soft_ndcg(scores, gains, k=2.5)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"k must lie in \[0, 5\]"):
+        soft_ndcg(scores, gains, k=6)
+    assert soft_ndcg(scores, gains, k=2.0) == soft_ndcg(scores, gains, k=2)  # type: ignore[arg-type]
+
+
+def test_weights_below_0_are_named() -> None:
+    scores, weights = normal(4, 5), torch.ones(4, 5)
+    weights[1, 2] = -0.5
+    with pytest.raises(ValueError, match=r"relevant must be at least 0, got -0\.5"):
+        recall_at_k(scores, weights, 2)
+    with pytest.raises(ValueError, match=r"gains must be at least 0, got -0\.5"):
+        soft_ndcg(scores, weights)
+    # Nor are they looked at where they are left out, or where that would be a wait.
+    mask = weights > 0
+    for loss in (lambda *of, mask: recall_at_k(*of, 2, mask=mask), soft_ndcg):
+        assert loss(scores, weights, mask=mask).isfinite()
+        assert loss(*(x.to("meta") for x in (scores, weights)), mask=None).is_meta
+    assert soft_ndcg(scores, torch.zeros(4, 5)).isnan()  # no row has a gain
 
 
 def test_bad_targets_are_named() -> None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from ._arguments import Dim, check_mask, check_number, check_scores
+from ._arguments import Dim, check_mask, check_number, check_scores, check_whole_number
 from ._autograd import is_plain
 from ._call import Number
 from .functional import log_soft_topk, soft_topk
-from .ranking import soft_rank, spearman
+from .ranking import given_target, soft_rank, spearman
 
 __all__ = [
     "TopKCrossEntropyLoss",
@@ -67,12 +67,17 @@ class TopKCrossEntropyLoss(torch.nn.Module):
         ignore_index: int = -100,
     ) -> None:
         super().__init__()
+        given: Any = p_k
+        if not hasattr(given, "__iter__") or (isinstance(given, Tensor) and not given.dim()):
+            raise TypeError(
+                f"p_k must be a sequence of the probabilities of K = 1, 2, ..., got p_k={given}"
+            )
         shares = [float(check_number("p_k", share)) for share in p_k]
         if not shares or min(shares) < 0 or not math.isclose(sum(shares), 1, abs_tol=1e-6):
-            raise ValueError(f"p_k must be probabilities that add up to 1, got p_k={list(p_k)}")
+            raise ValueError(f"p_k must be probabilities that add up to 1, got p_k={shares}")
         if top1 not in ("softmax", "soft_topk"):
             raise ValueError(f"top1 must be 'softmax' or 'soft_topk', got top1={top1!r}")
-        self.p_k, self.temperature, self.top1 = shares, temperature, top1
+        self.p_k, self.temperature, self.top1 = shares, _checked_temperature(temperature), top1
         self.reduction, self.ignore_index = _checked_reduction(reduction), ignore_index
 
     def forward(self, scores: Tensor, target: Tensor) -> Tensor:
@@ -83,6 +88,7 @@ class TopKCrossEntropyLoss(torch.nn.Module):
                 f"p_k must have at most one probability per class, of which there are "
                 f"{scores.shape[-1]}, got {len(self.p_k)}"
             )
+        _check_tensor("target", target)
         is_label = not target.is_floating_point() and target.dtype != torch.bool
         wanted = scores.shape[:-1] if is_label else scores.shape
         if target.shape != wanted:
@@ -145,7 +151,8 @@ def recall_at_k(
 
     Args:
         scores: of the candidates.
-        relevant: y, boolean or weights of at least 0, in the shape of ``scores``.
+        relevant: y, boolean or weights of at least 0, in the shape of ``scores``. With weights
+            below 0 this is no share; they are looked at on a CPU alone.
         k: how many are retrieved, see :func:`~fast_lapsum.soft_topk`.
         temperature: of the soft mask; at 0 this is the measure itself, without a gradient.
         dim: the dimension of the candidates.
@@ -166,6 +173,7 @@ def recall_at_k(
     soft = soft_topk(scores, k, temperature, dim=dim, mask=mask, clamp=mask is not None)
     weights = relevant.to(torch.promote_types(scores.dtype, torch.float32))
     weights = weights if mask is None else weights.where(mask, 0)
+    _check_not_negative("relevant", weights)
     total = weights.sum(dim)  # type: ignore[arg-type]
     found = (soft * weights).sum(dim)  # type: ignore[arg-type]
     is_some = ~(total <= 0)  # a NaN is to be seen
@@ -193,10 +201,11 @@ def soft_ndcg(
     Args:
         scores: of the candidates.
         gains: g, boolean or at least 0, in the shape of ``scores``; for relevances of 0, 1, 2, ...
-            ``2**relevance - 1`` is usual.
+            ``2**relevance - 1`` is usual. A row whose ideal order has no gain over 0 is passed
+            over, and the mean of no rows is NaN; gains below 0 are looked at on a CPU alone.
         temperature: of the ranks and of the soft mask; at 0 this is the measure itself, with
             average ranks for ties, and without a gradient.
-        k: how many candidates count, at most all; None counts all.
+        k: how many candidates count, a whole number, at most all; None counts all.
         dim: the dimension of the candidates.
         mask: boolean, broadcasts to ``scores``; False leaves a candidate out.
         reduction: ``"mean"`` over the rows that have a gain, ``"sum"``, or ``"none"``, which has 0
@@ -211,9 +220,11 @@ def soft_ndcg(
     """
     check_scores(scores, dim)
     _check_like(scores, "gains", gains)
+    k = None if k is None else check_whole_number(k, dim)
     mask = None if mask is None else check_mask(mask, scores)
     weights = gains.to(torch.promote_types(scores.dtype, torch.float32))
     weights = weights if mask is None else weights.where(mask, 0)
+    _check_not_negative("gains", weights)
     ranks = soft_rank(scores, temperature, dim=dim, descending=True, mask=mask)
     ranks = ranks if mask is None else ranks.where(mask, 1)
     counted = weights
@@ -243,7 +254,8 @@ def spearman_loss(
 
     Args:
         prediction: scores.
-        target: what they are to be ordered like, in the same shape; without a gradient.
+        target: what they are to be ordered like, in the same shape; without a gradient. Whole
+            numbers, such as grades or ranks, are taken as well.
         temperature: of the soft ranks of the predictions.
         dim: the dimension of what is ordered.
         reduction: ``"mean"`` over the rows that have a correlation, ``"sum"``, or ``"none"``, which
@@ -257,7 +269,7 @@ def spearman_loss(
         tensor(2.)
     """
     check_scores(prediction, dim)
-    _check_like(prediction, "target", target, "prediction")
+    target = given_target(target, prediction)
     flat = torch.stack([_is_constant(one.detach(), dim) for one in (prediction, target)]).any(0)
     # Any order in place of none: the gradient of 0 / 0 would be NaN where it is passed over, too.
     ramp = torch.arange(prediction.shape[dim], device=prediction.device)
@@ -273,11 +285,35 @@ def _is_constant(values: Tensor, dim: int) -> Tensor:
     return values.amax(dim) == values.amin(dim)
 
 
-def _check_like(scores: Tensor, name: str, value: Tensor, of: str = "scores") -> None:
+def _check_tensor(name: str, value: object) -> None:
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}")
+
+
+def _check_like(scores: Tensor, name: str, value: Tensor) -> None:
+    _check_tensor(name, value)
     if value.shape != scores.shape:
         raise ValueError(
-            f"{name} must have the shape of {of}, {tuple(scores.shape)}, got {tuple(value.shape)}"
+            f"{name} must have the shape of scores, {tuple(scores.shape)}, got {tuple(value.shape)}"
         )
+
+
+def _checked_temperature(temperature: Number | Tensor) -> Number | Tensor:
+    is_tensor = isinstance(temperature, Tensor)
+    if not is_tensor and not 0 <= check_number("temperature", temperature) < math.inf:
+        raise ValueError(
+            f"temperature must be finite and at least 0, got temperature={temperature}"
+        )
+    return temperature
+
+
+def _check_not_negative(name: str, weights: Tensor) -> None:
+    """An error for a weight below 0, on a CPU, where the least one is soon found."""
+    if not weights.is_cpu or not weights.numel() or not is_plain(weights):
+        return
+    least = weights.detach().amin().item()  # a NaN is to be seen
+    if least < 0:
+        raise ValueError(f"{name} must be at least 0, got {least:g}")
 
 
 def _check_labels(target: Tensor, classes: int, ignore_index: int) -> None:

@@ -190,7 +190,8 @@ def spearman(
 
     Args:
         prediction: scores, as in :func:`soft_rank`.
-        target: scores of the same shape, on the same device.
+        target: scores of the same shape, on the same device, or whole numbers, such as grades or
+            ranks, which are exact up to 2**53.
         temperature: as in :func:`soft_rank`, for the predictions.
         dim: the dimension to correlate along.
 
@@ -203,6 +204,16 @@ def spearman(
         tensor(0.5000)
     """
     dim = _ranking_call.check_one_dim(prediction, dim)
+    target = given_target(target, prediction)
+    wide, middle = row_dtype(prediction), (prediction.shape[dim] + 1) / 2  # the mean of all ranks
+    soft = soft_rank(prediction.to(wide), temperature, dim=dim) - middle
+    hard = soft_rank(target.detach().to(wide), 0.0, dim=dim) - middle
+    found = (soft * hard).sum(dim) / torch.sqrt((soft**2).sum(dim) * (hard**2).sum(dim))
+    return found.to(compute_dtype(prediction.dtype))
+
+
+def given_target(target: Tensor, prediction: Tensor) -> Tensor:
+    """What predictions are to be ordered like: whole numbers in the dtype of row sums."""
     if not isinstance(target, Tensor):
         raise TypeError(f"target must be a torch.Tensor, got {type(target).__name__}")
     if target.shape != prediction.shape:
@@ -210,9 +221,7 @@ def spearman(
             f"target must have the shape of prediction, {tuple(prediction.shape)}, "
             f"got shape {tuple(target.shape)}"
         )
-    _ranking_call.check_one_dim(target, dim)
-    wide, middle = row_dtype(prediction), (prediction.shape[dim] + 1) / 2  # the mean of all ranks
-    soft = soft_rank(prediction.to(wide), temperature, dim=dim) - middle
-    hard = soft_rank(target.detach().to(wide), 0.0, dim=dim) - middle
-    found = (soft * hard).sum(dim) / torch.sqrt((soft**2).sum(dim) * (hard**2).sum(dim))
-    return found.to(compute_dtype(prediction.dtype))
+    if target.is_complex():
+        dtype = str(target.dtype).removeprefix("torch.")
+        raise TypeError(f"target must be of real numbers, got {dtype}")
+    return target if target.is_floating_point() else target.to(row_dtype(prediction))

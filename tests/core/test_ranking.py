@@ -346,6 +346,17 @@ def test_the_quantile_between_the_infinities_is_zero(t: float) -> None:
         assert [reference_ranking.quantile_row(row, m, t).hi for m in (1.0, 2.0)] == of_row
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.bool])
+def test_grades_are_targets_of_spearman(dtype: torch.dtype) -> None:
+    prediction, grades = normal(4, 9), normal(4, 9, seed=1).mul(2).long().abs().to(dtype)
+    assert torch.equal(
+        spearman(prediction, grades, 0.5), spearman(prediction, grades.double(), 0.5)
+    )
+    # Whole numbers that float32 cannot tell apart have ranks of their own.
+    high = torch.arange(3) + 2**30
+    assert spearman(torch.arange(3.0), high, 0.0) == 1
+
+
 def _refused(function: object, *args: object, **kwargs: object) -> str:
     with pytest.raises((TypeError, ValueError)) as caught:
         function(*args, **kwargs)  # type: ignore[operator]
@@ -369,6 +380,10 @@ def test_errors_name_the_argument_and_its_value() -> None:
     assert "got int64" in _refused(soft_rank, scores.long())
     assert "got shape (3,)" in _refused(soft_argsort(scores).apply, torch.ones(3))
     assert "got shape (2,)" in _refused(spearman, scores, torch.ones(2), 1.0)
+    assert "target must be a torch.Tensor, got list" in _refused(spearman, scores, [1.0], 1.0)
+    assert "target must be of real numbers, got complex64" in _refused(
+        spearman, scores, scores.to(torch.complex64), 1.0
+    )
     long = torch.zeros(1).expand(2**31)
     for function in (soft_rank, soft_sort, soft_argsort):
         assert "at most 2147483647 scores along dim=0" in _refused(function, long)
