@@ -60,7 +60,7 @@ def _is_known(code: float) -> bool:
 
 
 def _shown(value: float) -> str:
-    return "one for each row" if value < 0 else f"{value:.17g}"
+    return "one for each row" if value < 0 else repr(value).removesuffix(".0")
 
 
 def _digest(values: Tensor) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from torch import Tensor
@@ -22,7 +24,7 @@ SAYS = {
     "k": "k must be the same on all ranks of group, got 5 on ranks 0, 2, 7 on rank 1",
     "a k for each row": "k must be the same on all ranks of group, got some on ranks 0, 2, othe",
     "k of some": "k must be the same on all ranks of group, got one for each row on ranks 0, 2, ",
-    "temperature": "temperature must be the same on all ranks of group, got 0.2999",
+    "temperature": "temperature must be the same on all ranks of group, got 0.3 on ranks 0, 2, 0.",
 }
 
 
@@ -58,10 +60,10 @@ def test_a_nan_is_no_difference() -> None:
         assert not one.result[0].isnan().any()
 
 
-def _message(nodes: Tensor, largest: bool) -> Tensor:
+def _message(nodes: Tensor, largest: bool, temperature: float = 1.0) -> Tensor:
     k = torch.ones(len(nodes), dtype=torch.float64)
     rows = Rows(len(nodes), nodes.dtype, 1, True, largest)
-    return pack(header(Sample(nodes, 3, 3), k, k, rows), nodes)
+    return pack(header(Sample(nodes, 3, 3), k, temperature * k, rows), nodes)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
@@ -74,6 +76,15 @@ def test_the_message_of_one_rank_alone_may_have_any_length(dtype: torch.dtype) -
 def test_the_side_is_compared() -> None:
     messages = [_message(torch.zeros(2, 3), largest) for largest in (True, False)]
     with pytest.raises(ValueError, match="largest must be the same on all ranks"):
+        check_headers(torch.stack(messages))
+
+
+@pytest.mark.parametrize("other", [0.2, 0.10000000000000002, 1.0, 3.0, 1e300])
+def test_temperatures_are_shown_as_they_were_written(other: float) -> None:
+    """As short as tells two numbers apart."""
+    messages = [_message(torch.zeros(2, 3), True, t) for t in (0.1, other)]
+    shown = repr(other).removesuffix(".0")
+    with pytest.raises(ValueError, match=rf"got 0\.1 on rank 0, {re.escape(shown)} on rank 1"):
         check_headers(torch.stack(messages))
 
 
