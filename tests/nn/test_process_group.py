@@ -9,6 +9,7 @@ import torch
 
 import group_layers
 import ranks as processes
+from fast_lapsum.nn import BatchTopK, BudgetGate, SoftTopK
 
 pytestmark = processes.NEEDS_GLOO
 
@@ -64,13 +65,19 @@ def test_a_group_is_kept(found: list[dict[str, Any]]) -> None:
         said = one["kept"]
         assert said["copied"]
         assert "hard=True, process_group='0'" in said["shown"]
-        assert said["no group"].startswith("group must be a torch.distributed.ProcessGroup")
+        assert said["no group"].startswith("process_group must be a torch.distributed.ProcessGroup")
         assert said["too many"].startswith("k must lie in [0, 12] for 12 scores per row")
 
 
 @pytest.mark.slow
 def test_a_graph_is_whole() -> None:
     assert max(processes.run(group_layers.compiled, 2)) < 1e-12
+
+
+@pytest.mark.parametrize("layer", [BatchTopK, BudgetGate, SoftTopK])
+def test_what_is_no_group_is_named_as_layers_call_it(layer: Any) -> None:
+    with pytest.raises(TypeError, match=r"^process_group must be a torch\.distributed.*got int"):
+        layer(4, process_group=0)
 
 
 def test_a_layer_can_be_shown_after_its_group_has_ended() -> None:

@@ -76,6 +76,19 @@ def test_a_batch_may_be_taken_apart() -> None:
     assert gate.threshold == 5
 
 
+def test_no_batches_are_refused_and_nothing_is_forgotten() -> None:
+    gate, x = BudgetGate(2), torch.arange(12.0).reshape(3, 4)
+    used_up = iter([x])
+    gate.calibrate(used_up)
+    for nothing in ([], used_up):
+        for find in (gate.calibrate, lambda batches: update_thresholds(gate, batches)):
+            with pytest.raises(ValueError, match="batches must have at least one batch, got none"):
+                find(nothing)
+    assert gate.threshold == 5
+    assert gate.running.num_batches == 1
+    assert gate.running.momentum == 0.01
+
+
 def test_a_model_without_thresholds_is_refused() -> None:
     with pytest.raises(ValueError, match="model must have a layer that keeps a threshold"):
         update_thresholds(nn.Linear(2, 2), [torch.ones(1, 2)])

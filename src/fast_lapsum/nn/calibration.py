@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.nn import Module
 
-from .gate import BudgetGate
+from .gate import BudgetGate, at_least_one
 from .router import TopKRouter
 from .running_threshold import RunningThreshold
 from .token_select import TokenSelect
@@ -27,7 +27,8 @@ def update_thresholds(
 
     Args:
         model: what has the layers; or a layer.
-        batches: of inputs, such as a data loader. They should be many and like those to come.
+        batches: of inputs, such as a data loader. They should be many and like those to come;
+            without any thresholds stay what they are, and that is an error.
         forward: what computes with a batch; None calls the model with it.
 
     Example:
@@ -43,6 +44,7 @@ def update_thresholds(
             "model must have a layer that keeps a threshold, such as BudgetGate, BatchTopK, "
             f"TokenSelect or TopKRouter, got {type(model).__name__}"
         )
+    batches = at_least_one(batches)
     modes = {module: module.training for module in model.modules()}
     momenta = [one.momentum for one in running]
     try:

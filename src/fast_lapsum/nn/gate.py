@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
 from .._arguments import check_budget_number, check_flag, check_mask, check_scores
-from .._collectives import group_of, name_of, noted_name
+from .._collectives import group_of, noted_name
 from ..backends.common import row_dtype
 from ..functional import soft_topk
 from .budgeted import Budgeted, check_spent, checked_choice, shown, total_budget, whole_budget
-from .rank_sums import sums
+from .rank_sums import check_process_group, sums
 from .running_threshold import RunningThreshold
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class BudgetGate(Budgeted):
     ) -> None:
         super().__init__(k, temperature)
         if process_group is not None:
-            name_of(process_group)  # or an error names it
+            check_process_group(process_group)
         self.process_group = process_group
         self.budget = checked_choice("budget", budget, ("row", "batch"))
         self.hard = check_flag("hard", hard)
@@ -214,8 +215,9 @@ class BudgetGate(Budgeted):
     ) -> None:
         """Find the threshold anew, from scores or from batches that give scores.
 
-        Scores of float64 make it float64. Without a score it is NaN. The ranks of a process group
-        give as many batches each.
+        Scores of float64 make it float64. Without a score it is NaN; without a batch, as from a
+        generator that is used up, it stays what it is, and that is an error. The ranks of a process
+        group give as many batches each.
 
         Args:
             batches: a tensor of scores, whose rows have k over the threshold on average, to the
@@ -230,10 +232,11 @@ class BudgetGate(Budgeted):
             >>> gate.threshold
             tensor(5.)
         """
+        batches = (batches,) if isinstance(batches, Tensor) else at_least_one(batches)
         self.running.reset()
         momentum, self.running.momentum = self.running.momentum, None
         try:
-            for batch in (batches,) if isinstance(batches, Tensor) else batches:
+            for batch in batches:
                 scores = batch if scores_of is None else scores_of(batch)
                 check_scores(scores, -1)
                 valid = None if mask is None else check_mask(mask, scores)
@@ -260,6 +263,18 @@ class BudgetGate(Budgeted):
             f"hard={self.hard}"
             + (f", process_group={noted_name(self.process_group)!r}" if self.process_group else "")
         )
+
+
+def at_least_one(batches: Iterable[Any]) -> Iterable[Any]:
+    """The same batches; ValueError if there are none, before anything is forgotten for them."""
+    rest = iter(batches)
+    try:
+        first = next(rest)
+    except StopIteration:
+        raise ValueError(
+            "batches must have at least one batch, got none, as an iterator has that is used up"
+        ) from None
+    return chain((first,), rest)
 
 
 def _detached(k: float | Tensor) -> float | Tensor:

@@ -10,9 +10,10 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from .._arguments import Dim, check_dim_kinds, check_dims, check_number
-from .._collectives import group_of, name_of, noted_name
+from .._collectives import group_of, noted_name
 from ..functional import soft_topk
 from .kept import WITHOUT_FLOAT64, Keeping, is_traced, write
+from .rank_sums import check_process_group
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -105,7 +106,7 @@ class SoftTopK(Keeping):
         self.validate, self.keep_threshold = validate, keep_threshold
         self.process_group = process_group
         if process_group is not None:
-            name_of(process_group)
+            check_process_group(process_group)
             if keep_threshold:
                 raise ValueError(
                     "keep_threshold must be False with process_group, whose calls take no start"

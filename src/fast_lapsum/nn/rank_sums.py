@@ -1,4 +1,4 @@
-"""Sums over the ranks of a process group, as layers need them."""
+"""Process groups as layers have them: whether one can be used, and sums over its ranks."""
 
 from __future__ import annotations
 
@@ -13,6 +13,14 @@ from ..backends.common import row_dtype
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
+
+
+def check_process_group(group: object) -> None:
+    """An error for what is no group of this rank's, under the name that layers give it."""
+    try:
+        name_of(group)
+    except (RuntimeError, TypeError, ValueError) as error:  # which all begin with "group"
+        raise type(error)(f"process_{error}") from None
 
 
 def sums(values: tuple[float | Tensor, ...], like: Tensor, group: ProcessGroup) -> list[Tensor]:
