@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import io
 import math
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -191,6 +193,40 @@ def test_a_batch_with_nan_spoils_no_threshold(case: Case) -> None:
     layer(*inputs)
     for name, value in layer.state_dict().items():
         assert bool(value.isfinite().all()) == known[name], name
+
+
+@CASES
+@pytest.mark.parametrize("training", [True, False])
+def test_what_is_no_tensor_is_named(case: Case, training: bool) -> None:
+    layer, inputs = case.make().train(training), case.inputs()
+    name = "tokens" if isinstance(layer, (nn.TokenSelect, nn.TopKRouter)) else "scores"
+    with pytest.raises(TypeError, match=rf"{name} must be a torch\.Tensor, got list"):
+        layer([1, 2], *inputs[1:])
+
+
+def test_what_is_no_tensor_is_named_elsewhere() -> None:
+    attention = nn.SparseAttentionBias(2)
+    running, tokens = nn.RunningThreshold(), torch.randn(3, 5, 8)
+    router, select = nn.TopKRouter(8, 6, 2, use_selection_bias=True), nn.TokenSelect(2)
+    selected = select(tokens, tokens[..., 0])
+    calls: list[tuple[str, Callable[[Any], Any]]] = [
+        ("scores", attention.score_mod),
+        ("scores", attention.block_mask),
+        ("scores", lambda x: running.update(x, 1)),
+        ("scores", running.mask),
+        ("scores", lambda x: running.soft_mask(x, 0.5)),
+        ("scores", lambda x: running.log_soft_mask(x, 0.5)),
+        ("tokens_per_expert", router.update_selection_bias),
+        ("scores", lambda x: select(tokens, x)),
+        ("lengths", lambda x: select(tokens, tokens[..., 0], lengths=x)),
+        ("computed", lambda x: selected.scatter(x, tokens)),
+        ("onto", lambda x: selected.scatter(selected.tokens, x)),
+        ("tokens", lambda x: selected.fused_rest(x, tokens[..., 0])),
+        ("weights", lambda x: selected.fused_rest(tokens, x)),
+    ]
+    for name, call in calls:
+        with pytest.raises(TypeError, match=rf"^{name} must be a torch\.Tensor, got list"):
+            call([1, 2])
 
 
 @CASES

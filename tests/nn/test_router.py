@@ -269,6 +269,23 @@ def test_bad_tokens_are_named() -> None:
         small_router()(normal(4, 7))
     with pytest.raises(TypeError, match="mask must be bool"):
         small_router()(normal(4, 8), torch.ones(4))
+    says = r"mask must broadcast to the shape of tokens without the last dimension, \(4,\)"
+    with pytest.raises(ValueError, match=says + r", on cpu, got shape \(5,\) on cpu"):
+        small_router()(normal(4, 8), torch.ones(5, dtype=torch.bool))
+    with pytest.raises(ValueError, match=says + r", on cpu, got shape \(4,\) on meta"):
+        small_router()(normal(4, 8), torch.ones(4, dtype=torch.bool, device="meta"))
+
+
+def test_a_router_shows_what_was_set_and_not_its_state() -> None:
+    plain = "TopKRouter(dim=8, num_experts=6, top_k=2, temperature=0.5, budget='token'"
+    assert repr(small_router()) == plain + ")"
+    settings: dict[str, Any] = {"normalize": True, "capacity_factor": 1.25}
+    shown = repr(small_router(**settings, use_selection_bias=True))
+    assert shown == plain + ", normalize=True, capacity_factor=1.25, use_selection_bias=True)"
+    by_batch = small_router(budget="batch", momentum=0.1)
+    assert repr(by_batch).endswith("budget='batch', momentum=0.1)")
+    by_batch.extra = torch.nn.Linear(2, 3)
+    assert "(extra): Linear(" in repr(by_batch)
 
 
 @pytest.mark.parametrize("is_padded", [False, True])

@@ -151,6 +151,13 @@ def test_bad_arguments_are_named() -> None:
         bias.score_mod(normal(5, 3))
     with pytest.raises(ValueError, match="block_size must be a whole number over 0"):
         SparseAttentionBias(2, block_size=0)
+    with pytest.raises(ValueError, match="k must be finite and at least 1, got k=0"):
+        SparseAttentionBias(0)
+    with pytest.raises(ValueError, match=r"k must be finite and at least 1, got k=0\.5"):
+        bias.k = 0.5
+    state = {**bias.state_dict(), "given_k": torch.tensor(0.0)}
+    with pytest.raises(RuntimeError, match=r"given_k: k must be finite and at least 1, got k=0\.0"):
+        bias.load_state_dict(state)
 
 
 @pytest.mark.parametrize("is_causal", [False, True])

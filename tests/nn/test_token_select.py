@@ -63,6 +63,9 @@ def test_lengths_are_masks() -> None:
         assert torch.equal(one, other)
     assert (by_length.indices[2] == -1).all()
     assert (by_length.tokens[2] == 0).all()
+    longer = TokenSelect(0.5)(tokens, scores, lengths=torch.tensor([65, 7, 0]))
+    for one, other in zip(by_length, longer, strict=True):
+        assert torch.equal(one, other)
     counted = TokenSelect(9)(tokens, scores, lengths=lengths)
     assert (counted.indices >= 0).sum(-1).tolist() == [9, 7, 0]
 
@@ -132,3 +135,17 @@ def test_bad_shapes_are_named() -> None:
         TokenSelect(0.5)(tokens, scores[:, :19])
     with pytest.raises(ValueError, match=r"lengths must have one value per sequence.*got .*\(2,\)"):
         TokenSelect(0.5)(tokens, scores, lengths=torch.tensor([3, 4]))
+    selected = TokenSelect(5)(tokens, scores)
+    computed = selected.tokens
+    for wrong in (computed[:, :4], computed[:2], computed[..., 0, :], computed.sum()):
+        with pytest.raises(ValueError, match=r"^computed must have the shape \(3, 5"):
+            selected.scatter(wrong, tokens)
+    for wrong in (tokens[:, :3], tokens[:2], tokens[..., :3]):
+        with pytest.raises(ValueError, match=r"^onto must have the shape \(3, 20, 4\) .* got \("):
+            selected.scatter(computed, wrong)
+    with pytest.raises(ValueError, match=r"^weights must have the shape \(3, 20\) .* got \(3, 3\)"):
+        selected.fused_rest(tokens, scores[:, :3])
+    with pytest.raises(
+        ValueError, match=r"^tokens must have the shape \(3, 20, 4\) .*\(3, 19, 4\)"
+    ):
+        selected.fused_rest(tokens[:, :19], scores)

@@ -50,9 +50,12 @@ class Tempered(Keeping):
 class Budgeted(Tempered):
     """A layer whose budget k is a number, or a tensor of one value, like its temperature."""
 
+    #: The least number that k may be.
+    _least_k = 0
+
     def __init__(self, k: float | Tensor, temperature: float | Tensor) -> None:
         super().__init__(temperature)
-        self._keep("given_k", checked_value("k", k))
+        self._keep("given_k", checked_value("k", k, self._least_k))
 
     @property
     def k(self) -> float | Tensor:
@@ -61,15 +64,21 @@ class Budgeted(Tempered):
 
     @k.setter
     def k(self, value: float | Tensor) -> None:
-        self._set("given_k", checked_value("k", value))
+        self._set("given_k", checked_value("k", value, self._least_k))
+
+    def _check_number(self, name: str, value: float) -> None:
+        if name == "given_k":
+            checked_value("k", value, self._least_k)
+        else:
+            super()._check_number(name, value)
 
     def _of_call(self) -> tuple[float | Tensor, float | Tensor]:
         """k and the temperature as a call takes them."""
         return self._value("given_k"), self._value("given_temperature")
 
 
-def checked_value(name: str, value: float | Tensor) -> float | Tensor:
-    """A number that is at least 0 and finite, or a real tensor of one value."""
+def checked_value(name: str, value: float | Tensor, least: int = 0) -> float | Tensor:
+    """A number that is at least that and finite, or a real tensor of one value."""
     if isinstance(value, Tensor):
         if value.is_complex() or not (value.is_floating_point() or value.dtype.itemsize > 1):
             dtype = str(value.dtype).removeprefix("torch.")
@@ -81,8 +90,8 @@ def checked_value(name: str, value: float | Tensor) -> float | Tensor:
             )
         return value
     number = float(check_number(name, value))
-    if not 0 <= number < math.inf:
-        raise ValueError(f"{name} must be finite and at least 0, got {name}={value}")
+    if not least <= number < math.inf:
+        raise ValueError(f"{name} must be finite and at least {least}, got {name}={value}")
     return number
 
 
@@ -92,6 +101,12 @@ def checked_count(name: str, value: object) -> int:
     if number % 1 or not 0 < number < math.inf:
         raise ValueError(f"{name} must be a whole number over 0, got {name}={value}")
     return int(number)
+
+
+def check_tensor(name: str, value: object) -> None:
+    """TypeError for what is no tensor."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}")
 
 
 def checked_choice(name: str, value: object, choices: tuple[str, ...]) -> str:

@@ -13,7 +13,15 @@ from torch.nn import Parameter
 from .._arguments import check_flag, check_mask, check_number
 from ..functional import log_soft_topk, soft_topk, threshold
 from ..selection import hard_topk_mask
-from .budgeted import Tempered, checked_choice, checked_count, rounded_up, shown, whole_budget
+from .budgeted import (
+    Tempered,
+    check_tensor,
+    checked_choice,
+    checked_count,
+    rounded_up,
+    shown,
+    whole_budget,
+)
 from .kept import WITHOUT_FLOAT64
 from .routing import Routing
 from .running_threshold import RunningThreshold
@@ -120,6 +128,7 @@ class TopKRouter(torch.nn.Module):
 
     def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Routing:
         """The routing of ``tokens``, ``(..., dim)``; ``mask``, ``(...)``, is False for padding."""
+        check_tensor("tokens", tokens)
         if tokens.shape[-1:] != (self.dim,):
             raise ValueError(
                 f"tokens must have dim={self.dim} entries in the last dimension, "
@@ -147,7 +156,7 @@ class TopKRouter(torch.nn.Module):
         flat = logits if is_flat else logits.reshape(-1, self.num_experts)
         rows = None
         if mask is not None:
-            mask = check_mask(mask, logits[..., 0])
+            mask = _checked_mask(mask, logits)
             rows = mask.reshape(-1, 1).expand(flat.shape)
         soft, chosen = self._choose(flat, rows)
         is_limited = self.training and self.capacity_factor is not None
@@ -228,6 +237,7 @@ class TopKRouter(torch.nn.Module):
             raise ValueError(
                 "update_selection_bias needs a router with use_selection_bias=True, got False"
             )
+        check_tensor("tokens_per_expert", tokens_per_expert)
         if tokens_per_expert.shape != bias.shape:
             raise ValueError(
                 f"tokens_per_expert must have one number for each of {self.num_experts} experts, "
@@ -238,10 +248,33 @@ class TopKRouter(torch.nn.Module):
 
     def extra_repr(self) -> str:
         """What ``print`` shows of the router."""
+        is_limited, running = self.capacity_factor is not None, self.state.selecting
         return (
             f"dim={self.dim}, num_experts={self.num_experts}, top_k={self.top_k}, "
             f"temperature={shown(self.temperature)}, budget={self.budget!r}"
+            + (", normalize=True" if self.normalize else "")
+            + (f", capacity_factor={self.capacity_factor}" if is_limited else "")
+            + (", use_selection_bias=True" if self.state.selection_bias is not None else "")
+            + (f", momentum={running.momentum}" if running is not None else "")
         )
+
+    def __repr__(self) -> str:
+        """Without the state, unless a model has put something else beside it."""
+        if len(self._modules) > 1:
+            return super().__repr__()
+        return f"{type(self).__name__}({self.extra_repr()})"
+
+
+def _checked_mask(mask: Tensor, logits: Tensor) -> Tensor:
+    """A mask of tokens, which an error calls by their name."""
+    try:
+        return check_mask(mask, logits[..., 0])
+    except ValueError:
+        raise ValueError(
+            "mask must broadcast to the shape of tokens without the last dimension, "
+            f"{tuple(logits.shape[:-1])}, on {logits.device}, got shape {tuple(mask.shape)} "
+            f"on {mask.device}"
+        ) from None
 
 
 def _token_count(logits: Tensor, mask: Tensor | None) -> int | Tensor:

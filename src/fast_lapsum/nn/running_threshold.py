@@ -11,7 +11,7 @@ from torch import Tensor
 from .._arguments import check_number
 from ..backends.common import row_dtype
 from ..functional import threshold as solve_threshold
-from .budgeted import whole_budget
+from .budgeted import check_tensor, whole_budget
 from .kept import Keeping, is_traced
 from .rank_sums import sums
 
@@ -105,6 +105,7 @@ class RunningThreshold(Keeping):
 
     def exceeded(self, scores: Tensor) -> Tensor:
         """Whether scores lie over the threshold; several thresholds are those of the last dim."""
+        check_tensor("scores", scores)
         # One dimension at least, or the threshold would be rounded to the dtype of the scores.
         return scores > (self.threshold if self.threshold.dim() else self.threshold.reshape(1))
 
@@ -124,11 +125,13 @@ class RunningThreshold(Keeping):
 
     def soft_mask(self, scores: Tensor, temperature: float | Tensor) -> Tensor:
         """The soft mask at the threshold, each score by itself; float32 or more."""
+        check_tensor("scores", scores)
         dtype = torch.promote_types(scores.dtype, torch.float32)
         return laplace_cdf(scores.to(dtype) - self.threshold, temperature)
 
     def log_soft_mask(self, scores: Tensor, temperature: float | Tensor) -> Tensor:
         """The logarithm of the soft mask, also where that underflows."""
+        check_tensor("scores", scores)
         dtype = torch.promote_types(scores.dtype, torch.float32)
         return log_laplace_cdf(scores.to(dtype) - self.threshold, temperature)
 
@@ -159,6 +162,7 @@ class RunningThreshold(Keeping):
         """
         if is_computed_again():
             return
+        check_tensor("scores", scores)
         scores = scores.detach()
         count = _valid_count(scores, dim, mask)
         is_hard = not isinstance(temperature, Tensor) and temperature == 0

@@ -12,7 +12,7 @@ from .._arguments import check_scores
 from .._autograd import is_plain
 from ..selection import hard_topk_mask
 from .activated import Activated, activated, gated, has_kernel, has_operator, update
-from .budgeted import check_spent, checked_choice, whole_budget
+from .budgeted import check_spent, check_tensor, checked_choice, whole_budget
 from .gate import BudgetGate
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ class TopKActivation(BudgetGate):
 
     def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
         """The activations of pre-activations ``scores``; ``mask`` marks those that take part."""
+        check_tensor("scores", scores)
         # How many scores there are is asked for only where a threshold is kept: see has_kernel.
         is_some = self.inference == "budget" or scores.numel() > 0
         if self.training and mask is None and is_some and _is_in_one_pass(self, scores):
@@ -149,6 +150,7 @@ class BatchTopK(BudgetGate):
 
     def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
         """The activations of pre-activations ``scores``; ``mask`` marks those that take part."""
+        check_tensor("scores", scores)
         is_whole = self.training and mask is None and self.process_group is None
         if is_whole and scores.numel() > 0 and _is_in_one_pass(self, scores):
             return self._with_kernels(scores)

@@ -35,8 +35,8 @@ class SparseAttentionBias(Budgeted):
     A causal row that sees fewer than k keys takes all of them, with a bias of zero.
 
     Args:
-        k: keys per query, or blocks of keys. It can be annealed; a fractional one is rounded down
-            in ``eval()``.
+        k: keys per query, or blocks of keys, at least 1. It can be annealed; a fractional one is
+            rounded down in ``eval()``.
         temperature: of the soft mask, in units of the indexer's scores. It can be annealed.
         block_size: how many keys one score of the indexer stands for.
         is_causal: a query sees keys up to its own position. The last query stands at the last key,
@@ -58,6 +58,9 @@ class SparseAttentionBias(Budgeted):
         >>> attend(query, key, value, attn_mask=bias(index_scores)).shape
         torch.Size([1, 3, 8])
     """
+
+    #: A query without a key has no attention.
+    _least_k = 1
 
     def __init__(
         self,
@@ -213,6 +216,7 @@ class SparseAttentionBias(Budgeted):
 
 
 def _check_four(scores: Tensor) -> None:
+    check_scores(scores, -1)
     if scores.dim() != 4:
         raise ValueError(
             "scores must be (batch, heads, queries, blocks) for flex_attention, "

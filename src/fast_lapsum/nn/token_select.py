@@ -12,7 +12,7 @@ from .._arguments import check_mask, check_number, check_scores
 from ..backends.common import row_dtype
 from ..functional import soft_topk
 from ..selection import hard_topk_mask, select_topk
-from .budgeted import Tempered, checked_choice, shown
+from .budgeted import Tempered, check_tensor, checked_choice, shown
 from .running_threshold import RunningThreshold
 
 
@@ -39,6 +39,11 @@ class SelectedTokens(NamedTuple):
         they are, and the weight tells the router what a token gained. ``onto`` is
         ``(..., length, dim)``, ``computed`` is ``(..., places, dim)``.
         """
+        check_tensor("computed", computed)
+        check_tensor("onto", onto)
+        width = computed.shape[-1:]
+        _check_shape("computed", computed, (*self.indices.shape, *width))
+        _check_shape("onto", onto, (*self.is_selected.shape, *width))
         used = self.indices >= 0
         added = computed.where(used.unsqueeze(-1), 0) * self.weights.unsqueeze(-1)
         where = self.indices.clamp(min=0).unsqueeze(-1).expand(added.shape)
@@ -50,6 +55,10 @@ class SelectedTokens(NamedTuple):
         As in EViT, where ``weights`` is the attention that tokens receive, ``(..., length)``. Zeros
         if there is no rest.
         """
+        check_tensor("tokens", tokens)
+        check_tensor("weights", weights)
+        _check_shape("tokens", tokens, (*self.is_selected.shape, *tokens.shape[-1:]))
+        _check_shape("weights", weights, self.is_selected.shape)
         rest = weights.where(~self.is_selected, 0)
         total = rest.sum(-1, keepdim=True)
         share = rest / torch.where(total > 0, total, 1)
@@ -67,7 +76,7 @@ class TokenSelect(Tempered):
 
     Args:
         keep: the share of the tokens, a float in (0, 1], rounded up in every sequence; or their
-            number, an int, at most the length.
+            number, an int, limited to the length.
         temperature: of the soft mask. It can be set or annealed.
         inference: ``"threshold"``, or ``"budget"`` to select as in training where sequences are
             always whole, as in image models.
@@ -112,9 +121,11 @@ class TokenSelect(Tempered):
         """Select among ``tokens``, ``(..., length, dim)``, by ``scores``, ``(..., length)``.
 
         ``mask``, like the scores, is True for tokens that take part; ``lengths``, ``(...)``, says
-        how many of each sequence do, from the front. A share is one of these.
+        how many of each sequence do, from the front; one over the length is the length. A share is
+        one of these.
         """
         check_scores(scores, -1)
+        check_tensor("tokens", tokens)
         if tokens.shape[:-1] != scores.shape:
             raise ValueError(
                 "scores must have the shape of tokens without the last dimension, "
@@ -172,6 +183,14 @@ class TokenSelect(Tempered):
         )
 
 
+def _check_shape(name: str, value: Tensor, shape: tuple[int, ...]) -> None:
+    if value.shape != shape:
+        raise ValueError(
+            f"{name} must have the shape {tuple(shape)} by the tokens that were selected, "
+            f"got {tuple(value.shape)}"
+        )
+
+
 def _checked_keep(keep: float) -> float:
     number = check_number("keep", keep)
     if isinstance(number, int):
@@ -192,6 +211,7 @@ def _valid(scores: Tensor, mask: Tensor | None, lengths: Tensor | None) -> Tenso
         mask = check_mask(mask, scores)
     if lengths is None:
         return mask
+    check_tensor("lengths", lengths)
     if lengths.shape != scores.shape[:-1]:
         raise ValueError(
             f"lengths must have one value per sequence, shape {tuple(scores.shape[:-1])}, "
