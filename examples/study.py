@@ -117,14 +117,14 @@ def _arguments(text: str) -> argparse.Namespace:
     )
     parser.add_argument(
         "--short", action="store_true",
-        help="few steps, two settings and two seeds, into build/examples: shows that it works, "
-        "and tells nothing",
+        help="few steps, two settings and two seeds, into build/examples: a smoke test; its "
+        "numbers mean nothing",
     )  # fmt: skip
     parser.add_argument(
         "--folder", type=Path, help="where the results file goes, default results/examples"
     )
     parser.add_argument("--figures", type=Path, help="where the picture goes, default docs/figures")
-    parser.add_argument("--anew", action="store_true", help="forget the runs of an earlier file")
+    parser.add_argument("--anew", action="store_true", help="ignore earlier runs")
     parser.add_argument(
         "--draw", action="store_true", help="draw the picture of the results file, train nothing"
     )
