@@ -261,6 +261,33 @@ def test_a_learned_budget_receives_its_gradient() -> None:
     assert k.item() == 5
 
 
+@pytest.mark.parametrize("budget", ["row", "batch"])
+def test_a_learned_budget_of_hard_gates_receives_the_soft_gradient(budget: Any) -> None:
+    """That of the soft mask at the k that the hard one is rounded down to, as functions have it."""
+    k = torch.nn.Parameter(torch.tensor(3.4))
+    upstream, dim = normal(4, 10, seed=1), -1 if budget == "row" else None
+    gate = BudgetGate(k, 0.3, budget=budget, hard=True)(normal(4, 10))
+    (gate * upstream).sum().backward()
+    whole = 3 if budget == "row" else 13  # of 13.6
+    total = torch.tensor(float(whole), dtype=torch.float64, requires_grad=True)
+    wanted = soft_topk(normal(4, 10), total, 0.3, dim=dim, hard=True)
+    assert torch.equal(gate, wanted)
+    (wanted * upstream).sum().backward()
+    assert total.grad is not None
+    rows = 1 if budget == "row" else 4
+    torch.testing.assert_close(k.grad, (rows * total.grad).float())
+    assert float(total.grad.abs()) > 0.01
+
+
+def test_rows_of_a_hard_gate_have_as_many_at_inference() -> None:
+    """Half a score per row is rounded down in training, and is not let through afterwards."""
+    gate = BudgetGate(2.5, 0.1, hard=True)
+    for seed in range(200):
+        gate(normal(8, 20, seed=seed))
+    gate.eval()
+    assert abs(float(gate(normal(4000, 20, seed=1000)).sum(-1).mean()) - 2) < 0.1
+
+
 def test_thresholds_of_several_columns() -> None:
     scores = normal(50, 3) + torch.tensor([0.0, 10.0, -10.0])
     running = RunningThreshold((3,))

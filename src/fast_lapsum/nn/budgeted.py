@@ -128,9 +128,12 @@ def whole_budget(k: float | Tensor, rows: int | Tensor) -> float | Tensor:
     """``k`` for each of so many rows, rounded down for a hard mask.
 
     A product that is a whole number but for rounding, such as 100 times 0.29, is that number.
+    Rounding leaves the gradient alone.
     """
     total = total_budget(k, rows)
-    return total.floor() if isinstance(total, Tensor) else math.floor(total * (1 + 1e-12))
+    if isinstance(total, Tensor):
+        return total + (total.floor() - total).detach()
+    return math.floor(total * (1 + 1e-12))
 
 
 def total_budget(k: float | Tensor, rows: int | Tensor) -> float | Tensor:
@@ -147,9 +150,11 @@ def total_budget(k: float | Tensor, rows: int | Tensor) -> float | Tensor:
     total = k * rows
     if not isinstance(total, Tensor):
         return total
-    nearest = total.detach().round()
+    fixed = total.detach()
+    nearest = fixed.round()
     slack = (eps / 2 + 2 * torch.finfo(total.dtype).eps) * nearest
-    return torch.where((total - nearest).abs() <= slack.clamp(max=_FARTHEST_SNAP), nearest, total)
+    is_whole = (fixed - nearest).abs() <= slack.clamp(max=_FARTHEST_SNAP)
+    return total + torch.where(is_whole, nearest - fixed, 0.0)
 
 
 def check_spent(k: float | Tensor, budget: float | Tensor, scores: int, per_row: int) -> None:

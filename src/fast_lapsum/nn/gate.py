@@ -159,6 +159,8 @@ class BudgetGate(Budgeted):
         k = _detached(k)
         if self.budget == "batch":
             return total_budget(k, rows)
+        if self.hard:  # as many as each row's mask lets through
+            k = whole_budget(k, 1)
         if mask is None:
             total = total_budget(k, rows)
         else:
