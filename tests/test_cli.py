@@ -166,7 +166,9 @@ def test_demo_without_matplotlib_says_how_to_get_it(
     monkeypatch.setattr(cli, "find_spec", lambda name: None)
     result = invoke("demo", "--n", 2000, "--out", tmp_path / "mask.png")
     assert result.exit_code == 0
-    assert "pip install 'fast-lapsum[bench]'" in result.stdout
+    assert "pip install 'fast-lapsum[bench]' (in a checkout: pip install '.[bench]')" in (
+        result.stdout
+    )
     assert not list(tmp_path.iterdir())
 
 
@@ -231,13 +233,16 @@ def _commands(group: Any, *before: str) -> Iterator[tuple[str, ...]]:
 
 @pytest.mark.parametrize("command", list(_commands(get_command(cli.app))), ids=" ".join)
 def test_paragraphs_of_help_fill_the_terminal(command: tuple[str, ...]) -> None:
-    """No line ends where the next word would have had room, and no example is broken."""
+    """No line ends where the next word would have had room, and no example is broken.
+
+    Items of a list begin lines of their own.
+    """
     environment = {"COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb"}
     result = CliRunner(env=environment).invoke(cli.app, [*command, "--help"])
     text, _, rest = result.stdout.partition("╭")
     lines = [line.strip() for line in text.splitlines()]
     for line, following in itertools.pairwise(lines):
-        if line and following:
+        if line and following and not following.startswith("- "):
             assert len(f" {line} {following.split()[0]} ") > 80, following
     after = [line.strip() for line in rest.rpartition("╯")[2].splitlines()]
     assert len([line for line in after if line]) <= 1

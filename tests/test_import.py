@@ -56,7 +56,7 @@ def test_the_command_without_its_packages_says_what_to_install(missing: str) -> 
     assert done.returncode == 2
     assert done.stderr == (
         f"error: the command line needs {missing}, which is not installed:"
-        " pip install 'fast-lapsum[cli]'\n"
+        " pip install 'fast-lapsum[cli]' (in a checkout: pip install '.[cli]')\n"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -44,7 +45,10 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode="rich",
 )
-bench_app = typer.Typer(help="Benchmarks: parity first, peers in the same run, one results file.")
+bench_app = typer.Typer(
+    help="Benchmarks. Each checks its results, times other methods in the same run, and writes one"
+    " results file."
+)
 app.add_typer(bench_app, name="bench", no_args_is_help=True)
 console = Console()
 #: What the demo can draw, by the suffix of its file.
@@ -137,7 +141,7 @@ def run_demo(
         )
     _print_demo(found, budget, temperature, chosen)
     if find_spec("matplotlib") is None:
-        remedy = "pip install 'fast-lapsum[bench]'"
+        remedy = "pip install 'fast-lapsum[bench]' (in a checkout: pip install '.[bench]')"
         console.print(
             f"[yellow]No picture: matplotlib is missing.[/] Get it with {escape(remedy)}",
             soft_wrap=True,
@@ -212,13 +216,13 @@ app.command(name="report", epilog="Example: fast-lapsum report results --figures
 
 
 def _unwrap_help(commands: typer.Typer) -> None:
-    """Each paragraph of a command's help in one line: a terminal has its own width.
+    """Each paragraph of a command's help in one line, and each item of a list.
 
-    Typer keeps the line ends of all paragraphs but the first.
+    A terminal has its own width, and Typer keeps the line ends of all paragraphs but the first.
     """
     for command in commands.registered_commands:
         text = command.help or inspect.getdoc(command.callback) or ""
-        command.help = "\n\n".join(paragraph.replace("\n", " ") for paragraph in text.split("\n\n"))
+        command.help = "\n\n".join(re.sub(r"\n(?!- )", " ", part) for part in text.split("\n\n"))
     for group in commands.registered_groups:
         if group.typer_instance is not None:
             _unwrap_help(group.typer_instance)

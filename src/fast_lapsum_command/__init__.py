@@ -56,7 +56,7 @@ def _run() -> None:
             raise
         print(
             f"error: the command line needs {missing}, which is not installed:"
-            " pip install 'fast-lapsum[cli]'",
+            " pip install 'fast-lapsum[cli]' (in a checkout: pip install '.[cli]')",
             file=sys.stderr,
         )
         raise SystemExit(2) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -27,11 +28,16 @@ from . import (
 from .display import Display, duration, print_table
 from .experiment import Experiment, Record, Settings
 from .experiments import EXPERIMENTS, module_of
+from .experiments.variants import METHOD
 from .process import WorkerError
 from .records import ResultsError
 
 console = Console()
 errors = Console(stderr=True)
+#: Of the experiments with the same variants, the one whose help describes them.
+_DESCRIBED = "ablation"
+#: A longer account of an experiment is a list.
+_MOST_SENTENCES = 4
 
 
 def register(app: typer.Typer) -> None:
@@ -56,8 +62,17 @@ def _example(name: str) -> str:
 
 def _help(experiment: Experiment) -> str:
     labels = ", ".join(experiment.labels)
+    method = experiment.method
+    if method.startswith(METHOD) and experiment is not EXPERIMENTS[_DESCRIBED]:
+        method = (
+            f"The variants, and how they are timed: fast-lapsum bench {_DESCRIBED} --help."
+            + method.removeprefix(METHOD)
+        )
+    sentences = re.split(r"(?<=\.) (?=[A-Z])", method)
+    if len(sentences) > _MOST_SENTENCES:
+        method = "\n".join(f"- {sentence}" for sentence in sentences)
     return escape(
-        f"{experiment.title} ({labels}).\n\n{experiment.method}\n\n"
+        f"{experiment.title} ({labels}).\n\n{method}\n\n"
         "The results file is written after every case. After an interruption the same command goes"
         " on where it stopped; where all is measured, it prints the tables again."
     )

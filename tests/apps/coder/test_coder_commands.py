@@ -59,6 +59,7 @@ def test_names_follow_the_source(photo, tmp_path):
     assert (tmp_path / "photo.lap").stat().st_size <= coder_run.LEAST_BYTES
     original = photo.read_bytes()
     assert "maybe the original" in run("decode", tmp_path / "photo.lap", code=2)
+    assert "not a .lap file" in run("decode", photo, code=1)
     assert photo.read_bytes() == original
     photo.unlink()
     run("decode", tmp_path / "photo.lap")

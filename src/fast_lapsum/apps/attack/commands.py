@@ -155,7 +155,7 @@ def attack(
         bool, typer.Option("--profile", help="Print the operator's share of a step.")
     ] = False,
 ) -> None:
-    """Change as little of a picture as makes a classifier give another answer.
+    """Fool a classifier by changing as little of a picture as possible.
 
     For a picture that is fooled, writes the attacked picture (PNG), where the change went (a map
     and an enlarged part), a figure and a record (JSON); for one that is not, the record alone. The
@@ -269,7 +269,7 @@ def attack_bench(
     """Run all methods over a folder of pictures and write the paper's tables and curve.
 
     Labels come from manifest.csv (columns file, class_index) if the folder has one, else from the
-    model. A run that was stopped goes on where it was: every finished row is in results.json.
+    model. An interrupted run resumes: every finished row is in results.json.
     """
     _check_packages()
     from . import bench_run
@@ -335,7 +335,10 @@ def _check_packages() -> None:
 
     for name in _NEEDED:
         if find_spec(name) is None:
-            _fail(f"{name} is missing. Get it with: pip install 'fast-lapsum[apps,bench]'")
+            _fail(
+                f"{name} is missing. Get it with: pip install 'fast-lapsum[apps,bench]'"
+                " (in a checkout: pip install '.[apps,bench]')"
+            )
 
 
 def _check_names(images: list[Path]) -> None:

@@ -65,8 +65,8 @@ def encode(
     bpp: Annotated[
         float | None,
         typer.Option(
-            help="At most so many bits per pixel, headers included; by default 0.05, or 512 bytes"
-            " if that is more.",
+            help="Upper limit in bits per pixel, headers included; by default 0.05, or 512 bytes if"
+            " that is more.",
             parser=options.positive,
             metavar="NUMBER",
         ),
@@ -75,7 +75,7 @@ def encode(
         int | None,
         typer.Option(
             "--bytes",
-            help="At most so many bytes.",
+            help="Upper limit in bytes.",
             parser=options.whole(at_least=1),
             metavar="INTEGER",
         ),
@@ -83,7 +83,7 @@ def encode(
     psnr: Annotated[
         float | None,
         typer.Option(
-            help="At least so many dB; trains several times.", parser=_decibels, metavar="NUMBER"
+            help="Lowest PSNR in dB; trains several times.", parser=_decibels, metavar="NUMBER"
         ),
     ] = None,
     plain: Annotated[
@@ -160,6 +160,7 @@ def decode(
     """Turn a file that encode wrote back into a picture, bit for bit the same everywhere."""
     coder = _coder()
     if out is None and source.with_suffix(".png").exists():
+        _check_is_lap(source)
         raise typer.BadParameter(
             f"{source.with_suffix('.png')} is there already, maybe the original:"
             " name the picture to write.",
@@ -195,12 +196,7 @@ def coder_study(
             help="Steps of each training.", parser=options.whole(at_least=1), metavar="INTEGER"
         ),
     ] = 150,
-    seed: Annotated[
-        int,
-        typer.Option(
-            help="Seed of the dither.", parser=options.whole(at_least=0), metavar="INTEGER"
-        ),
-    ] = 0,
+    seed: coder_options.Seed = 0,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1.")] = None,
 ) -> None:
     """Compare a hard mask in training with a soft one hardened afterwards, and an annealed
@@ -220,7 +216,7 @@ def _coder() -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in _NEEDED:
             raise
-        _fail(f"{error.name} is missing. Get it with: pip install 'fast-lapsum[apps]'")
+        _fail(f"{error.name} is missing. {coder_options.REMEDY}")
     return run
 
 
@@ -240,6 +236,15 @@ def _check_whole(source: Path) -> None:
 
     if is_cut_short(source):
         _fail(f"{source}: {CUT_SHORT}")
+
+
+def _check_is_lap(source: Path) -> None:
+    from .container import MAGIC
+
+    with source.open("rb") as file:
+        begins = file.read(len(MAGIC))
+    if begins != MAGIC:
+        _fail(f"{source}: not a .lap file, its first bytes are others")
 
 
 def _only_png(path: Path, option: str) -> None:

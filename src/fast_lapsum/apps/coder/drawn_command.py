@@ -11,6 +11,8 @@ from rich.markup import escape
 
 from fast_lapsum.bench import options
 
+from . import options as coder_options
+
 _NEEDED = ("constriction", "numpy", "PIL")
 
 
@@ -22,7 +24,7 @@ def coder_drawn(
 ) -> None:
     """Code twenty drawn pictures at three sizes, beside PNG, WebP, AVIF and one colour per block.
 
-    It runs on a CPU. A run that was ended goes on where it stopped.
+    It runs on a CPU. An interrupted run resumes.
     """
     console, errors = Console(), Console(stderr=True)
     if out.suffix.lower() != ".json":
@@ -35,7 +37,7 @@ def coder_drawn(
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in _NEEDED:
             raise
-        _fail(errors, f"{error.name} is missing. Get it with: pip install 'fast-lapsum[apps]'")
+        _fail(errors, f"{error.name} is missing. {coder_options.REMEDY}")
     from fast_lapsum.bench.results import finished_file
 
     try:

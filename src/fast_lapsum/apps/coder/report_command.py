@@ -60,8 +60,7 @@ def coder_report(
 ) -> None:
     """Compare the coder with JPEG, JPEG 2000, WebP, AVIF and JPEG XL at equal bytes.
 
-    Writes results.json, table.md, figures and the files themselves. A run that was ended goes on
-    where it stopped.
+    Writes results.json, table.md, figures and the files themselves. An interrupted run resumes.
     """
     console, errors = Console(), Console(stderr=True)
     chosen = str(options.device(device))
@@ -73,7 +72,9 @@ def coder_report(
         if error.name is None or error.name.partition(".")[0] not in _NEEDED:
             raise
         _fail(
-            errors, f"{error.name} is missing. Get it with: pip install 'fast-lapsum[apps,bench]'"
+            errors,
+            f"{error.name} is missing. Get it with: pip install 'fast-lapsum[apps,bench]'"
+            " (in a checkout: pip install '.[apps,bench]')",
         )
     from fast_lapsum.bench.results import finished_file
 

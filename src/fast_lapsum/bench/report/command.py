@@ -46,7 +46,8 @@ def report(
         raise typer.Exit(1) from error
     if find_spec("matplotlib") is None:
         errors.print(
-            "[bold red]No report:[/] matplotlib is missing: pip install 'fast-lapsum\\[bench]'",
+            "[bold red]No report:[/] matplotlib is missing: pip install 'fast-lapsum\\[bench]'"
+            " (in a checkout: pip install '.\\[bench]')",
             soft_wrap=True,
         )
         raise typer.Exit(1)
