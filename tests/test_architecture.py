@@ -49,7 +49,7 @@ EXTRAS = ("bench", "apps", "cli", "__main__")
 OPEN = (
     *("entry", "activation_entry", "ragged_entry", "ranking_entry", "shard_entry"),
     *("loader", "inspection"),
-    *("common", "segments", "many", "shards"),
+    *("common", "segments", "many", "shards", "shares"),
 )
 ENTRIES = ("supports", "forward", "backward", "select", "select_backward", "sample")
 RAGGED_ENTRIES = ("ragged_forward", "ragged_backward", "list_forward", "list_backward")
@@ -109,7 +109,7 @@ def test_no_backend_imports_another(path: Path) -> None:
     own = path.parts[1]
     for target in _imports(PACKAGE / path):
         is_shared = target[:2] in [
-            ("backends", x) for x in ("common", "layout", "segments", "many", "shards")
+            ("backends", x) for x in ("common", "layout", "segments", "many", "shards", "shares")
         ]
         assert is_shared or target[:2] == ("backends", own), f"{path} imports {'.'.join(target)}"
 

@@ -20,6 +20,7 @@ from torch._C._functorch import TransformType, peek_interpreter_stack
 from torch.autograd import forward_ad
 
 from .backends.common import compute_dtype, distances, row_dtype
+from .backends.shares import inverse_density, shares_of
 
 Gradients = tuple[Tensor, Tensor, Tensor]
 
@@ -79,13 +80,8 @@ class Row:
         self.u = torch.where(self.live, distances(near, hi, lo, self.t), 0.0)
         decay = torch.where(self.live, -self.u.abs(), -math.inf)
         self.phi = torch.exp(decay) / 2
-        nothing = ~self.live.any(-1, keepdim=True)
-        decay = decay.masked_fill(nothing, 0.0)
-        self.q = torch.softmax(decay, -1).masked_fill(nothing, 0.0)
-        # 1 / sum(phi), finite: where it overflows it is only ever multiplied with zero.
-        log_density = torch.logsumexp(decay, -1, keepdim=True) - math.log(2)
-        largest = math.log(torch.finfo(wide).max) - 10
-        self.inverse_density = torch.exp((-log_density).clamp(max=largest))
+        self.q, self.mean_u, log_density = shares_of(near, self.u, self.live, self.t)
+        self.inverse_density = inverse_density(log_density)
 
     @classmethod
     def of(cls, ctx: Any) -> Row:
@@ -123,7 +119,7 @@ def mask_vjp(row: Row, grad: Tensor) -> Gradients:
     grad = row.only_live(grad)
     mean_grad = row.mean(grad)
     d_scores = row.side * row.phi / row.t * (grad - mean_grad)
-    spread = row.u - row.mean(row.u)
+    spread = row.u - row.mean_u
     d_temperature = -(grad * row.phi * spread).sum(-1, keepdim=True) / row.t
     return row.settle(d_scores), row.settle_rows(mean_grad), row.settle_rows(d_temperature)
 
@@ -139,7 +135,7 @@ def mask_jvp(
     if d_budget is not None:
         tangent = tangent + row.q * d_budget[..., None]
     if d_temperature is not None:
-        spread = row.u - row.mean(row.u)
+        spread = row.u - row.mean_u
         tangent = tangent - row.phi / row.t * spread * d_temperature[..., None]
     return row.settle(tangent)
 
@@ -155,7 +151,7 @@ def log_mask_vjp(row: Row, grad: Tensor) -> Gradients:
     # q / p is q / (1 - half) above the threshold and 1 / sum(phi) below it.
     d_above = torch.where(is_below, 0.0, grad * row.q / (1 - half)).sum(-1, keepdim=True)
     d_below = torch.where(is_below, grad, 0.0).sum(-1, keepdim=True) * row.inverse_density
-    d_temperature = -((weighted * row.u).sum(-1, keepdim=True) - total * row.mean(row.u)) / row.t
+    d_temperature = -((weighted * row.u).sum(-1, keepdim=True) - total * row.mean_u) / row.t
     return (
         row.settle(d_scores),
         row.settle_rows(d_above + d_below),
@@ -178,7 +174,7 @@ def log_mask_jvp(
         per_budget = torch.where(is_below, row.inverse_density, row.q / (1 - half))
         tangent = tangent + per_budget * d_budget[..., None]
     if d_temperature is not None:
-        spread = row.u - row.mean(row.u)
+        spread = row.u - row.mean_u
         tangent = tangent - ratio / row.t * spread * d_temperature[..., None]
     return row.settle(torch.where(row.live, tangent, 0.0))
 
@@ -189,7 +185,7 @@ def threshold_vjp(row: Row, grad: Tensor) -> Gradients:
     return (
         row.settle(row.side * grad * row.q),
         row.settle_rows(-grad * row.t * row.inverse_density),
-        row.settle_rows(-grad * row.mean(row.u)),
+        row.settle_rows(-grad * row.mean_u),
     )
 
 
@@ -309,7 +305,7 @@ class TransformableThresholdOffset(torch.autograd.Function):
         if d_budget is not None:
             tangent = tangent - row.t * row.inverse_density * d_budget[..., None]
         if d_temperature is not None:
-            tangent = tangent - row.mean(row.u) * d_temperature[..., None]
+            tangent = tangent - row.mean_u * d_temperature[..., None]
         return row.settle_rows(tangent).to(row.dtypes[3])
 
 

@@ -25,6 +25,8 @@ SATURATION = 800.0
 HOTTEST = 256.0
 #: Farther away than this phi is 0 however far: differences of such distances must not overflow.
 FARTHEST = 1e4
+#: Temperatures from the threshold to the nearest score beyond which both sides weigh the same.
+WIDE = 300.0
 
 
 class Threshold(NamedTuple):
@@ -154,7 +156,7 @@ def vjp_row(
     if not live.any():
         return torch.zeros_like(grad), 0.0, 0.0
     phi = torch.exp(-u.abs()) / 2
-    q = torch.softmax(-u.abs(), dim=0)
+    q, _ = shares_row(scores, u, live, temperature)
     grad, u = torch.where(live, grad, 0.0), torch.where(live, u, 0.0)
     u = u.clamp(-FARTHEST, FARTHEST)
     mean_grad = (grad * q).sum()
@@ -199,7 +201,7 @@ def log_vjp_row(
     live = u.isfinite() & (not threshold.is_hard)
     if not live.any():
         return torch.zeros_like(grad), 0.0, 0.0
-    q = torch.softmax(-u.abs(), dim=0)
+    q, mean_u = shares_row(scores, u, live, temperature)
     grad, u = torch.where(live, grad, 0.0), torch.where(live, u, 0.0)
     half = torch.exp(-u.clamp(min=0)) / 2  # above the threshold p = 1 - half and phi = half
     weighted = grad * torch.where(u > 0, half / (1 - half), 1.0)  # grad phi / p
@@ -207,7 +209,7 @@ def log_vjp_row(
     d_budget = (torch.where(u > 0, grad / (1 - half), 0.0) * q).sum()
     # Below it q / p is 1 / sum(phi).
     d_budget += torch.where(u > 0, 0.0, grad).sum() * _inverse_density(u, live)
-    d_temperature = -((weighted * u).sum() - weighted.sum() * (q * u).sum()) / temperature
+    d_temperature = -((weighted * u).sum() - weighted.sum() * mean_u) / temperature
     return d_scores, float(d_budget), float(d_temperature)
 
 
@@ -221,10 +223,31 @@ def threshold_vjp_row(
     live = u.isfinite() & (not threshold.is_hard)
     if not live.any():
         return torch.zeros_like(u), 0.0, 0.0
-    q = torch.softmax(torch.where(live, -u.abs(), -math.inf), dim=0)
+    q, mean_u = shares_row(scores, u, live, temperature)
     u = torch.where(live, u, 0.0)
     d_budget = -grad * temperature * _inverse_density(u, live)
-    return grad * q, d_budget, -grad * float((q * u).sum())
+    return grad * q, d_budget, -grad * mean_u
+
+
+def shares_row(scores: Tensor, u: Tensor, live: Tensor, temperature: float) -> tuple[Tensor, float]:
+    """q = softmax(-|u|) of the scores that take part, and <q, u>.
+
+    If the threshold is in a wide gap, the budget is the number of scores above it, and either side
+    has half of q. There u is no help: the threshold is rounded, and by many temperatures.
+    """
+    decay = torch.where(live, -u.abs(), -math.inf)
+    q = torch.softmax(decay, dim=0)
+    above, below = live & (u > 0), live & (u <= 0)
+    if not (above.any() and below.any() and decay.max() < -WIDE):
+        return q, float((q * torch.where(live, u, 0.0)).sum())
+    logs, means = [], []
+    for side, end in ((above, scores[above].min()), (below, scores[below].max())):
+        away = ((scores[side].double() / 2 - end.double() / 2) / temperature * 2).abs()
+        q[side] = torch.softmax(-away, dim=0) / 2
+        logs.append(float(torch.logsumexp(-away, dim=0)))
+        means.append(float((q[side] * away).sum()))
+    # Equal sums on both sides say how much farther away the nearest score above is.
+    return q, means[0] - means[1] + (logs[0] - logs[1]) / 2
 
 
 def _inverse_density(u: Tensor, live: Tensor) -> float:

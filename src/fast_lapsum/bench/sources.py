@@ -64,6 +64,7 @@ OPERATOR = Needs(
         "backends/layout.py",
         "backends/many.py",
         "backends/segments.py",
+        "backends/shares.py",
         "backends/torch/*.py",
     ),
     cpu=("backends/cpu/*.py", "backends/cpu/*.?pp"),

@@ -22,10 +22,8 @@ const T* zeros() {
 struct Sides {
     double below, above;
     double u_below, u_above;
-    double shift;  // the smaller distance; infinite where no score takes part
-
-    double weight_below() const { return std::exp(shift - u_below); }
-    double weight_above() const { return std::exp(shift - u_above); }
+    double shift;                       // the smaller distance; infinite where no score takes part
+    double weight_below, weight_above;  // e^(shift - distance)
 };
 
 template <class T>
@@ -39,24 +37,49 @@ Sides sides_of(Row<T>& row, const Threshold& threshold, double t) {
     out.u_below = ((b / 2 - out.below / 2) + lo / 2) / t * 2;
     out.u_above = ((out.above / 2 - b / 2) - lo / 2) / t * 2;
     out.shift = std::min(out.u_below, out.u_above);
+    out.weight_below = std::exp(out.shift - out.u_below);
+    out.weight_above = std::exp(out.shift - out.u_above);
     return out;
 }
 
 // The sums relative to both sides, e^shift times what they would be at b. What lies on the other
 // side of so wide a gap vanishes by itself. Distances from b are counted in `with_distance` only:
 // where they have no use they may overflow.
+//
+// If a whole row has scores on both sides, the budget is the number of those above, and either side
+// has half of all e. That says where b is in the gap; b itself is rounded, in a wide gap by many
+// temperatures, so `sides` are put right.
 template <class T, class SumsAt>
-GradientSums sums_by_sides(const Sides& sides, double t, bool with_distance, SumsAt sums_at) {
+GradientSums sums_by_sides(Sides* sides, double t, bool is_whole, bool with_distance,
+                           SumsAt sums_at) {
+    const auto sums_from = [&](double end, double u) {
+        return u < kInfinity ? sums_at(Scale<T>(end, 0, t)) : GradientSums{};
+    };
+    const GradientSums below = sums_from(sides->below, sides->u_below);
+    const GradientSums above = sums_from(sides->above, sides->u_above);
+    const bool is_even = is_whole && below.e > 0 && above.e > 0;
+    double aside = 0;  // how much nearer b is to the scores below than to those above
+    if (is_even) {
+        const double half_gap = (sides->above / 2 - sides->below / 2) / t;
+        aside = std::log(above.e / below.e) / 2;
+        sides->u_below = half_gap - aside;
+        sides->u_above = half_gap + aside;
+        sides->shift = half_gap - std::abs(aside);
+        sides->weight_below = std::exp(std::min(2 * aside, 0.0));
+        sides->weight_above = std::exp(std::min(-2 * aside, 0.0));
+    }
     GradientSums sums;
-    const auto add_side = [&](double end, double u, double weight, double sign) {
-        if (!(weight > 0)) return;
-        const GradientSums side = sums_at(Scale<T>(end, 0, t));
-        const double v = with_distance ? sign * u * kLog2E : 0;
+    const auto add_side = [&](const GradientSums& side, double u, double weight) {
+        if (!(weight > 0 && side.e > 0)) return;
+        const double v = with_distance ? u * kLog2E : 0;
         sums.add({weight * side.e, weight * side.ge, weight * (side.ue + v * side.e),
                   weight * (side.gue + v * side.ge)});
     };
-    add_side(sides.below, sides.u_below, sides.weight_below(), -1);
-    add_side(sides.above, sides.u_above, sides.weight_above(), 1);
+    add_side(below, -sides->u_below, sides->weight_below);
+    add_side(above, sides->u_above, sides->weight_above);
+    // The mean distance, where distances are so large that their difference would be rounding.
+    if (is_even && with_distance)
+        sums.ue = sums.e * ((below.ue / below.e + above.ue / above.e) / 2 + aside * kLog2E);
     return sums;
 }
 
@@ -68,8 +91,8 @@ struct FarScale {
     FarScale(const Sides& sides, double sum)
         : below(narrowed<T>(sides.below)),
           above(narrowed<T>(sides.above)),
-          factor_below(T(sides.weight_below() / sum)),
-          factor_above(T(sides.weight_above() / sum)) {}
+          factor_below(T(sides.weight_below / sum)),
+          factor_above(T(sides.weight_above / sum)) {}
 
     LAPSUM_MEMBER T share(T x, bool is_above, T inverse) const {
         const T distance = is_above ? x - above : below - x;

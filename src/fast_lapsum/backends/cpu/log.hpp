@@ -274,25 +274,25 @@ RowGradient write_log_gradient(Row<T>& row, const Strided& grad, const Threshold
             log_gradient_chunk(r, g, n, scale, factor, mean, to);
         });
     } else {
-        const Sides sides = sides_of(row, threshold, t);
-        shift = sides.shift;
-        if (!(shift < kInfinity)) {  // no score takes part
+        Sides sides = sides_of(row, threshold, t);
+        if (!(sides.shift < kInfinity)) {  // no score takes part
             fill(row, out, T(0));
             return {};
         }
         const GradientSums by_sides =
-            sums_by_sides<T>(sides, t, true, [&](const Scale<T>& at) {
+            sums_by_sides<T>(&sides, t, true, true, [&](const Scale<T>& at) {
                 return row.template reduce<GradientSums>([&](int64_t, const T* r, int64_t n) {
                     return gradient_sums_chunk(r, zeros<T>(), n, at);
                 });
             });
+        shift = sides.shift;
         density = by_sides.e;
         mean_v = by_sides.ue / density;
         // g e / p of the scores above, whose p is 1 here.
         ge_above = 0;
-        if (sides.weight_above() > 0) {
+        if (sides.weight_above > 0) {
             const Scale<T> at(sides.above, 0, t);
-            ge_above = sides.weight_above() *
+            ge_above = sides.weight_above *
                        row.template reduce<GradientSums>([&](int64_t first, const T* r, int64_t n) {
                               alignas(64) T buffer[kChunk];
                               return gradient_sums_chunk(

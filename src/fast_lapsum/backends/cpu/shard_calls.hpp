@@ -159,10 +159,10 @@ void mask_gradient_sums(const GradientCall& given) {
             GradientSums sums = sums_at(Scale<T>(threshold.hi, threshold.lo, t));
             double shift = 0;
             if (!(sums.e >= kDensity)) {
-                const Sides sides = sides_of(row, threshold, t);
+                Sides sides = sides_of(row, threshold, t);
                 shift = sides.shift;
                 if (!(shift < kInfinity)) return;
-                sums = sums_by_sides<T>(sides, t, std::exp(-shift) > 0, sums_at);
+                sums = sums_by_sides<T>(&sides, t, false, std::exp(-shift) > 0, sums_at);
             }
             to[0] = shift;
             to[1] = sums.e;

@@ -98,14 +98,14 @@ RowGradient gradient_of_mask(Row<T>& row, const Threshold& threshold, double t, 
     GradientSums sums = sums_at(scale);
     double shift = 0;  // e is e^shift times what it would be
     if (!(sums.e >= kDensity)) {
-        const Sides sides = sides_of(row, threshold, t);
-        shift = sides.shift;
-        if (!(shift < kInfinity)) {  // no score takes part
+        Sides sides = sides_of(row, threshold, t);
+        if (!(sides.shift < kInfinity)) {  // no score takes part
             fill(row, out, T(0));
             return {};
         }
-        const bool with_distance = std::exp(-shift) > 0;  // no phi, no use for it
-        sums = sums_by_sides<T>(sides, t, with_distance, sums_at);
+        const bool with_distance = std::exp(-sides.shift) > 0;  // no phi, no use for it
+        sums = sums_by_sides<T>(&sides, t, true, with_distance, sums_at);
+        shift = sides.shift;
     }
     const double mean = sums.ge / sums.e, mean_v = sums.ue / sums.e;
     RowGradient out_row;
@@ -175,13 +175,13 @@ RowGradient write_threshold_gradient(Row<T>& row, double grad, const Threshold& 
         write_row(row, out,
                   [=](const T* r, int64_t n, T* q) { density_chunk(r, n, scale, factor, q); });
     } else {
-        const Sides sides = sides_of(row, threshold, t);
-        shift = sides.shift;
-        if (!(shift < kInfinity)) {  // no score takes part
+        Sides sides = sides_of(row, threshold, t);
+        if (!(sides.shift < kInfinity)) {  // no score takes part
             fill(row, out, T(0));
             return {};
         }
-        sums = sums_by_sides<T>(sides, t, true, sums_at);
+        sums = sums_by_sides<T>(&sides, t, true, true, sums_at);
+        shift = sides.shift;
         const FarScale<T> far(sides, sums.e);
         write_row(row, out, [=](const T* r, int64_t n, T* q) {
             far_density_chunk(r, n, scale, far, T(grad), q);

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ..common import compute_dtype, distances, is_hard, per_row_values
+from ..shares import inverse_density, shares_of
 from .forward import as_rows
 
 #: Farther away in temperatures phi is 0, and its product with a distance must not be NaN.
@@ -80,11 +81,9 @@ class _SoftRows:
         self.u = u.masked_fill(~self.live, 0.0)
         decay = (-self.u.abs()).masked_fill(~self.live, -math.inf)
         self.phi = torch.exp(decay) / 2
-        self.q = torch.softmax(decay, -1).nan_to_num(nan=0.0)  # a row with no live score has none
-        # 1 / sum(phi), finite: where it overflows it is only ever multiplied with zero.
-        largest_log = math.log(torch.finfo(rows.dtype).max) - 10
-        log_density = torch.logsumexp(decay, -1) - math.log(2)
-        self.inverse_density = torch.exp((-log_density).clamp(max=largest_log))
+        shares = shares_of(rows, self.u, self.live, self.t)
+        self.q, self.mean_u = shares.q, shares.mean[:, 0]
+        self.inverse_density = inverse_density(shares.log_density[:, 0])
         self.inverse_density = self.inverse_density.masked_fill(~self.live.any(-1), 0.0)
 
 
@@ -107,8 +106,7 @@ def _of_log_mask(row: _SoftRows, grads: Tensor) -> Gradients:
     # q / p is q / (1 - half) above the threshold and 1 / sum(phi) below it.
     d_above = torch.where(is_below, 0.0, grads * row.q / (1 - half)).sum(-1)
     d_below = torch.where(is_below, grads, 0.0).sum(-1) * row.inverse_density
-    mean_u = (row.q * row.u).sum(-1)
-    d_temperature = -((weighted * row.u).sum(-1) - total * mean_u) / row.t[:, 0]
+    d_temperature = -((weighted * row.u).sum(-1) - total * row.mean_u) / row.t[:, 0]
     return torch.where(row.live, d_scores, 0.0), d_above + d_below, d_temperature
 
 
@@ -116,5 +114,5 @@ def _of_threshold(row: _SoftRows, grad: Tensor, largest: bool) -> Gradients:
     # Of b in the caller's sense, which is -b where the smallest are selected.
     g = grad.reshape(-1).to(row.u.dtype)
     g = g if largest else -g
-    d_temperature = -g * (row.q * row.u).sum(-1)
+    d_temperature = -g * row.mean_u
     return g[:, None] * row.q, -g * row.t[:, 0] * row.inverse_density, d_temperature
