@@ -84,6 +84,7 @@ def all_cases(adversarial_rows: int) -> Iterator[Case]:
     yield from corner_cases()
     yield from distribution_cases()
     yield from option_cases()
+    yield from symmetric_cases()
     yield from adversarial_cases(adversarial_rows)
 
 
@@ -137,6 +138,21 @@ def option_cases() -> Iterator[Case]:
         )
         over = torch.tensor([2.5, 90.0, 1e6]).double()
         yield Case(f"clamped {function}", function, rows, over, t, "uneven", {"clamp": True})
+
+
+def symmetric_cases() -> Iterator[Case]:
+    """Rows whose threshold is their own middle, where the mass is the budget but for rounding.
+
+    There it may be over the budget in one measurement and under it in the next, and it is flat.
+    """
+    for number, dtype in enumerate(DTYPES):
+        for rows in (1, 2, 3, 4, 64):
+            half = normal(rows, 3, seed=10 * number + rows)
+            scores = torch.cat((half, torch.zeros(rows, 1), -half), -1).to(dtype)
+            k = torch.full((rows,), 3.5, dtype=torch.float64)
+            t = 10 ** torch.linspace(-2, 1, rows + 2, dtype=torch.float64)[1:-1]
+            cut = CUTS[(number + rows) % len(CUTS)]
+            yield Case(f"symmetric, {rows} rows, {dtype}", "mask", scores, k, t, cut)
 
 
 def adversarial_cases(count: int) -> Iterator[Case]:

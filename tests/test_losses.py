@@ -325,6 +325,9 @@ def test_weights_below_0_are_named() -> None:
         assert loss(scores, weights, mask=mask).isfinite()
         assert loss(*(x.to("meta") for x in (scores, weights)), mask=None).is_meta
     assert soft_ndcg(scores, torch.zeros(4, 5)).isnan()  # no row has a gain
+    loss = losses.TopKCrossEntropyLoss([0.5, 0.5])
+    with pytest.raises(ValueError, match=r"target must be at least 0, got -1"):
+        loss(torch.zeros(1, 3), torch.tensor([[-1.0, 2.0, -0.5]]))
 
 
 def test_bad_targets_are_named() -> None:

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch._C._functorch import TransformType, peek_interpreter_stack
 from torch.autograd import forward_ad
 
+from ._ops import is_plain
 from .backends.common import compute_dtype, distances, row_dtype
 from .backends.shares import inverse_density, shares_of
 
@@ -80,7 +81,8 @@ class Row:
         self.u = torch.where(self.live, distances(near, hi, lo, self.t), 0.0)
         decay = torch.where(self.live, -self.u.abs(), -math.inf)
         self.phi = torch.exp(decay) / 2
-        self.q, self.mean_u, log_density = shares_of(near, self.u, self.live, self.t)
+        looks = self.u.is_cpu and is_plain(self.u)
+        self.q, self.mean_u, log_density = shares_of(near, self.u, self.live, self.t, looks)
         self.inverse_density = inverse_density(log_density)
 
     @classmethod

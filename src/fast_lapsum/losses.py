@@ -112,6 +112,7 @@ class TopKCrossEntropyLoss(torch.nn.Module):
             of_row = -_summed([log.gather(-1, places) for log in self._logs(scores)]).squeeze(-1)
             return _reduced(of_row, is_valid, self.reduction)
         weights = target.to(torch.promote_types(scores.dtype, torch.float32))
+        _check_not_negative("target", target, weights)
         total = weights.sum(-1)
         # A class that is no label may have a probability of 0.
         logs = _summed([log.where(weights != 0, 0) for log in self._logs(scores)])
@@ -173,7 +174,7 @@ def recall_at_k(
     soft = soft_topk(scores, k, temperature, dim=dim, mask=mask, clamp=mask is not None)
     weights = relevant.to(torch.promote_types(scores.dtype, torch.float32))
     weights = weights if mask is None else weights.where(mask, 0)
-    _check_not_negative("relevant", weights)
+    _check_not_negative("relevant", relevant, weights)
     total = weights.sum(dim)  # type: ignore[arg-type]
     found = (soft * weights).sum(dim)  # type: ignore[arg-type]
     is_some = ~(total <= 0)  # a NaN is to be seen
@@ -224,7 +225,7 @@ def soft_ndcg(
     mask = None if mask is None else check_mask(mask, scores)
     weights = gains.to(torch.promote_types(scores.dtype, torch.float32))
     weights = weights if mask is None else weights.where(mask, 0)
-    _check_not_negative("gains", weights)
+    _check_not_negative("gains", gains, weights)
     ranks = soft_rank(scores, temperature, dim=dim, descending=True, mask=mask)
     ranks = ranks if mask is None else ranks.where(mask, 1)
     counted = weights
@@ -307,9 +308,11 @@ def _checked_temperature(temperature: Number | Tensor) -> Number | Tensor:
     return temperature
 
 
-def _check_not_negative(name: str, weights: Tensor) -> None:
+def _check_not_negative(name: str, given: Tensor, weights: Tensor) -> None:
     """An error for a weight below 0, on a CPU, where the least one is soon found."""
-    if not weights.is_cpu or not weights.numel() or not is_plain(weights):
+    if given.dtype == torch.bool or not weights.numel():
+        return
+    if not weights.is_cpu or not is_plain(weights):
         return
     least = weights.detach().amin().item()  # a NaN is to be seen
     if least < 0:

@@ -288,6 +288,21 @@ def test_rows_of_a_hard_gate_have_as_many_at_inference() -> None:
     assert abs(float(gate(normal(4000, 20, seed=1000)).sum(-1).mean()) - 2) < 0.1
 
 
+def test_as_many_are_let_through_however_a_budget_is_given() -> None:
+    scores, everything = normal(1000), torch.ones(1000, dtype=torch.bool)
+    for budget in (100 * 0.29, torch.tensor(100 * 0.29, dtype=torch.float64), torch.tensor(29.0)):
+        for mask in (None, everything):
+            running = RunningThreshold()
+            running.update(scores, budget, mask=mask)
+            assert int(running.exceeded(scores).sum()) == 29, (budget, mask)
+
+
+def test_a_budget_without_limit_takes_all_that_a_mask_leaves() -> None:
+    mask = torch.rand(4, 9) < 0.5
+    gate = BudgetGate(torch.tensor(math.inf), 0.1, hard=True)
+    assert torch.equal(gate(normal(4, 9), mask), mask.float())
+
+
 def test_thresholds_of_several_columns() -> None:
     scores = normal(50, 3) + torch.tensor([0.0, 10.0, -10.0])
     running = RunningThreshold((3,))

@@ -24,42 +24,49 @@ class Shares(NamedTuple):
     log_density: Tensor  # the logarithm of sum(phi), phi = e^-|u| / 2
 
 
-def shares_of(r: Tensor, u: Tensor, live: Tensor, t: Tensor) -> Shares:
+def shares_of(r: Tensor, u: Tensor, live: Tensor, t: Tensor, looks: bool) -> Shares:
     """Of scores r [..., n] at distances u in temperatures; ``live`` are those that take part.
 
     Where the threshold b lies in a gap of many temperatures, both sides have half of q. That says
     more than u does: b is rounded, and in such a gap its rounding may be many temperatures. So each
-    side's weights are relative to its own nearest score, and b follows from both sums.
+    side's weights are relative to its own nearest score, and b follows from both sums. How such a q
+    changes with k, by something of order e^|u|, is left out: it is taken for constant there.
+
+    With ``looks`` the host looks whether there is such a row.
     """
     if not r.shape[-1]:
         rows = (*r.shape[:-1], 1)
         return Shares(torch.zeros_like(r), r.new_zeros(rows), r.new_full(rows, -math.inf))
     decay = torch.where(live, -u.abs(), -math.inf)
-    nothing = ~live.any(-1, keepdim=True)
-    decay = decay.masked_fill(nothing, 0.0)
-    is_above = live & (u > 0)
-    is_below = live & ~is_above
-    is_wide = is_above.any(-1, keepdim=True) & is_below.any(-1, keepdim=True)
-    is_wide = is_wide & (decay.detach().amax(-1, keepdim=True) < -WIDE)
+    decay = decay.masked_fill(~live.any(-1, keepdim=True), 0.0)
+    sums = decay.logsumexp(-1, keepdim=True)
+    is_wide = decay.detach().amax(-1, keepdim=True) < -WIDE
+    if looks and not bool(is_wide.any()):
+        q = torch.softmax(decay, -1).masked_fill(~live, 0.0)
+        return Shares(q, (q * u).sum(-1, keepdim=True), sums - math.log(2))
+    above = live & (u > 0)
+    below = live & ~above
+    is_wide = is_wide & above.any(-1, keepdim=True) & below.any(-1, keepdim=True)
     far = is_wide & live
     # Sums do not depend on the scores that they are relative to.
-    least = r.detach().masked_fill(~is_above, math.inf).amin(-1, keepdim=True)
-    most = r.detach().masked_fill(~is_below, -math.inf).amax(-1, keepdim=True)
-    nearest = torch.where(far, torch.where(is_above, least, most), 0.0)
-    own = torch.where(far, r, 0.0)
-    signed = (own / 2 - nearest / 2) / t * 2
-    away = torch.where(is_above, signed, -signed)  # not abs(), whose slope at 0 is 0
-    sums = [
-        torch.where(is_wide, torch.where(one, -away, -math.inf), 0.0).logsumexp(-1, True)
-        for one in (is_above, is_below)
-    ]
-    half = torch.exp(-away - torch.where(is_above, sums[0], sums[1])) / 2
-    q = torch.where(is_wide, half, torch.softmax(decay, -1))
-    q = torch.where(live, q, 0.0)
-    aside = (sums[0] - sums[1]) / 2
-    mean = (q * torch.where(is_wide, signed, u)).sum(-1, keepdim=True)
-    mean = mean + torch.where(is_wide, aside, 0.0)
-    return Shares(q, mean, decay.logsumexp(-1, keepdim=True) - math.log(2))
+    least = r.detach().masked_fill(~above, math.inf).amin(-1, keepdim=True)
+    most = r.detach().masked_fill(~below, -math.inf).amax(-1, keepdim=True)
+    end = torch.where(far, torch.where(above, least, most), 0.0)
+    signed = (torch.where(far, r, 0.0) / 2 - end / 2) / t * 2
+    away = torch.where(above, signed, -signed)  # not abs(), whose slope at 0 is 0
+    near = torch.exp(-away)
+    of_above, of_below = (
+        torch.where(is_wide, torch.where(side, near, 0.0).sum(-1, keepdim=True), 1.0).log()
+        for side in (above, below)
+    )
+    decay = torch.where(far, -away - torch.where(above, of_above, of_below), decay)
+    q = torch.softmax(decay, -1).masked_fill(~live, 0.0)
+    mean = (q * torch.where(far, signed, u)).sum(-1, keepdim=True)
+    # Equal sums say by how much the nearest score above is farther away than that below.
+    mean = mean + torch.where(is_wide, (of_above - of_below) / 2, 0.0)
+    half_gap = torch.where(is_wide, least / 2 - most / 2, 0.0) / t
+    both = math.log(2) + (of_above + of_below) / 2 - half_gap
+    return Shares(q, mean, torch.where(is_wide, both, sums) - math.log(2))
 
 
 def inverse_density(log_density: Tensor) -> Tensor:

@@ -132,7 +132,8 @@ def whole_budget(k: float | Tensor, rows: int | Tensor) -> float | Tensor:
     """
     total = total_budget(k, rows)
     if isinstance(total, Tensor):
-        return total + (total.floor() - total).detach()
+        fixed = total.detach()
+        return total + torch.where(fixed.isfinite(), fixed.floor() - fixed, 0.0)
     return math.floor(total * (1 + 1e-12))
 
 

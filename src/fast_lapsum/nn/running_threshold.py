@@ -338,7 +338,8 @@ def _batch_threshold(
     wanted, limit = one * budget, one * count
     found = best_left_out
     if found is None:
-        rank_wanted = torch.minimum(wanted.floor() + 1, limit) if is_hard else wanted
+        first_out = one * whole_budget(budget, 1) + 1
+        rank_wanted = torch.minimum(first_out, limit) if is_hard else wanted
         found = solve_threshold(scores, rank_wanted, temperature, dim=dim, mask=mask, group=group)
     found = torch.where(wanted >= limit, -math.inf, found)
     found = torch.where(wanted <= 0, math.inf, found)

@@ -27,7 +27,13 @@ from fast_lapsum.backends.torch.float_order import next_float
 from fast_lapsum.backends.triton import shard_curve, shard_entry, shard_plan, shard_steps
 from interpreted_shards import RANKS, make, small_pieces
 from interpreting import poison
-from sharded_cases import Case, corner_cases, distribution_cases, option_cases
+from sharded_cases import (
+    Case,
+    corner_cases,
+    distribution_cases,
+    option_cases,
+    symmetric_cases,
+)
 from sharded_checks import check
 from sharded_simulation import call, find, same_bits
 
@@ -171,6 +177,16 @@ def test_steps_of_all_corners(number: int, monkeypatch: pytest.MonkeyPatch) -> N
 def test_steps_of_longer_rows() -> None:
     cases = list(_distributions(3000))
     _alike(some(cases[5], 2, 8))
+
+
+def test_steps_of_rows_whose_measurements_contradict_each_other() -> None:
+    """The mass at a score is over the budget in one and under it in the next, by rounding."""
+    cases = {case.name: case for case in symmetric_cases()}
+    for dtype in ("float32", "bfloat16"):
+        case = some(cases[f"symmetric, 64 rows, torch.{dtype}"], 0, 8)
+        checked(case, shard_entry.Steps)
+        found, _ = find(case, RANKS, plain.Shard, shard_entry.Steps, looks=True)
+        assert not found[0][0].hi.isnan().any()
 
 
 def test_messages_need_not_be_aligned() -> None:

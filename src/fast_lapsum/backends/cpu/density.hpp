@@ -52,11 +52,12 @@ Sides sides_of(Row<T>& row, const Threshold& threshold, double t) {
 template <class T, class SumsAt>
 GradientSums sums_by_sides(Sides* sides, double t, bool is_whole, bool with_distance,
                            SumsAt sums_at) {
-    const auto sums_from = [&](double end, double u) {
-        return u < kInfinity ? sums_at(Scale<T>(end, 0, t)) : GradientSums{};
+    const auto sums_from = [&](double end, double u, double weight) {
+        return u < kInfinity && (is_whole || weight > 0) ? sums_at(Scale<T>(end, 0, t))
+                                                         : GradientSums{};
     };
-    const GradientSums below = sums_from(sides->below, sides->u_below);
-    const GradientSums above = sums_from(sides->above, sides->u_above);
+    const auto below = sums_from(sides->below, sides->u_below, sides->weight_below);
+    const auto above = sums_from(sides->above, sides->u_above, sides->weight_above);
     const bool is_even = is_whole && below.e > 0 && above.e > 0;
     double aside = 0;  // how much nearer b is to the scores below than to those above
     if (is_even) {

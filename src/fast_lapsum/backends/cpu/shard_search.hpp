@@ -98,8 +98,10 @@ struct Seen {
         return messages_.number(rank, row_ * columns_ + column);
     }
 
-    // The bracket that the masses at the pivots leave.
-    void narrow(const Asked& asked, SearchState* state) const {
+    // The bracket that the masses at the pivots leave. False if rounding leaves none: the mass is over
+    // the target at state->left and under it at a pivot that is no higher. Masses fall, so both are
+    // the target but for rounding.
+    bool narrow(const Asked& asked, SearchState* state) const {
         const int64_t count = 3 + call_.cuts;
         const double* pivots = call_.pivots + row_ * count;
         const double remaining = asked.target - counts[kInfiniteCount];
@@ -114,8 +116,7 @@ struct Seen {
             if (surplus >= 0) state->left = std::max(state->left, pivots[i]);
             if (surplus < 0) state->right = std::min(state->right, pivots[i]);
         }
-        // Rounding may say two things of neighbours, and then the threshold is next to both.
-        if (!(state->left < state->right)) state->right = next_number(state->left, call_.dtype);
+        return state->left < state->right;
     }
 
    private:
@@ -239,9 +240,13 @@ void advance_row(const SearchCall& call, int64_t row) {
     Answer answer;
     answer.ties.resize(size_t(call.ranks));
     const double low = state.low, high = state.high;
-    seen.narrow(asked, &state);
+    const bool is_bracketed = seen.narrow(asked, &state);
     bool is_solved = settle(call, asked, seen, &answer);
-    if (!is_solved) {
+    if (!is_solved && !is_bracketed) {
+        answer.fields[kHi] = state.left;
+        answer.fields[kLo] = 0;
+        is_solved = true;
+    } else if (!is_solved) {
         const NodeCurve curve(seen.lists.merged(), seen.above, seen.below,
                               asked.target - seen.counts[kInfiniteCount], asked.scale);
         is_solved = seen.is_complete && state.left >= low && state.right <= high;

@@ -81,7 +81,7 @@ class _SoftRows:
         self.u = u.masked_fill(~self.live, 0.0)
         decay = (-self.u.abs()).masked_fill(~self.live, -math.inf)
         self.phi = torch.exp(decay) / 2
-        shares = shares_of(rows, self.u, self.live, self.t)
+        shares = shares_of(rows, self.u, self.live, self.t, rows.is_cpu)
         self.q, self.mean_u = shares.q, shares.mean[:, 0]
         self.inverse_density = inverse_density(shares.log_density[:, 0])
         self.inverse_density = self.inverse_density.masked_fill(~self.live.any(-1), 0.0)

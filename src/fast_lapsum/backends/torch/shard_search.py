@@ -181,7 +181,11 @@ class Seen:
         return Tail(torch.where(score.isinf(), otherwise, score), sums, torch.zeros_like(sums))
 
     def narrowed(self, pivots: Tensor) -> State:
-        """The bracket that the masses at the pivots [rows, p] leave."""
+        """The bracket that the masses at the pivots [rows, p] leave.
+
+        Rounding may leave none: then the mass is over the target at ``left`` and under it at
+        ``right``, which is no higher. Masses fall, so both are the target but for rounding.
+        """
         masses = self.columns[..., COLUMNS:].sum(0)
         counts, halves = masses.chunk(2, -1)
         halves = torch.where(self.asked.is_hard[:, None], 0.0, halves)
@@ -190,8 +194,6 @@ class Seen:
         right = torch.where(surplus < 0, pivots, math.inf).amin(-1)
         state = self.state
         left, right = torch.maximum(left, state.left), torch.minimum(right, state.right)
-        # Rounding may say two things of neighbours, and then the threshold is next to both.
-        right = torch.where(left < right, right, next_float(left, self.dtype))
         return state._replace(left=left, right=right)
 
     def next_state(self, bracket: State) -> State:

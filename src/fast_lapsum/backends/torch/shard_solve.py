@@ -30,12 +30,17 @@ def advance(
     """
     bracket = seen.narrowed(pivots)
     state = seen.state
+    is_torn = ~(bracket.left < bracket.right)
     is_verified = (bracket.left >= state.low) & (bracket.right <= state.high)
     settled, is_settled = _settled(seen, kept)
-    is_new = state.is_open & (is_settled | (is_verified & seen.is_complete))
+    is_new = state.is_open & (is_settled | is_torn | (is_verified & seen.is_complete))
     is_open = state.is_open & ~is_new
     if not looks or bool(is_new.any()):
         searched = _searched(seen, kept)
+        searched = searched._replace(
+            hi=torch.where(is_torn, bracket.left, searched.hi),
+            lo=torch.where(is_torn, 0.0, searched.lo),
+        )
         found = (torch.where(is_settled, a, b) for a, b in zip(settled, searched, strict=True))
         solved = Solved(*(torch.where(is_new, a, b) for a, b in zip(found, solved, strict=True)))
     if looks and not bool(is_open.any()):

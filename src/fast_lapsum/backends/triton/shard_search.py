@@ -222,9 +222,12 @@ def _narrowed(
     asked,
     RANKS: tl.constexpr,
     CUT_LANES: tl.constexpr,
-    NAME: tl.constexpr,
 ):
-    """The bracket that the masses at the pivots leave."""
+    """The bracket that the masses at the pivots leave.
+
+    Rounding may leave none: then the mass is over the target at the first number and under it at
+    the second, which is no higher. Masses fall, so both are the target but for rounding.
+    """
     number = tl.arange(0, CUT_LANES)
     count = 3 + cuts
     is_pivot = number < count
@@ -243,9 +246,7 @@ def _narrowed(
     left = tl.max(tl.where(surplus >= 0, pivot, float("-inf")), 0)
     right = tl.min(tl.where(surplus < 0, pivot, float("inf")), 0)
     left = tl.maximum(left, tl.load(search.state + row))
-    right = tl.minimum(right, tl.load(search.state + rows + row))
-    # Rounding may say two things of neighbours, and then the threshold is next to both.
-    return left, tl.where(left < right, right, next_number(left, NAME))
+    return left, tl.minimum(right, tl.load(search.state + rows + row))
 
 
 @triton.jit
@@ -323,7 +324,7 @@ def advance_rows(
         least, most = _finite_or_zero(least), _finite_or_zero(most)
         target_left = asked.target - infinite
         left, right = _narrowed(
-            messages, search, row, rows, cuts, target_left, asked, RANKS, CUT_LANES, NAME
+            messages, search, row, rows, cuts, target_left, asked, RANKS, CUT_LANES
         )
         # Rows that counts and ends decide.
         budget, finite = asked.budget, valid - infinite
@@ -370,7 +371,8 @@ def advance_rows(
             )
             is_one = high <= next_number(low, NAME)
             is_complete = (tl.max(inside, 0) <= messages.size) | is_one
-            is_solved = is_complete & (left >= low) & (right <= high)
+            is_torn = left >= right
+            is_solved = is_torn | (is_complete & (left >= low) & (right <= high))
             if is_solved:
                 if asked.is_hard:
                     hi, part, tied = _hard_boundary(
@@ -382,6 +384,7 @@ def advance_rows(
                 else:
                     place, offset = root_of(curve, asked.scale, asked.inverse)
                     hi, lo = _renormalised(place, offset, COMPUTE)
+                    hi, lo = tl.where(is_torn, left, hi), tl.where(is_torn, 0.0, lo)
                     part, log_share = 0.0 * valid, 0.0 * valid
                 none = 0.0 * valid
                 _store_solved(search, row, rows, hi, lo, log_share, none, part, valid, none)
