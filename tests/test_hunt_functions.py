@@ -55,7 +55,7 @@ def _normal_rows(rows: int) -> Batch:
 
 def _called(function: str) -> str:
     """What a way to the mask calls."""
-    return "soft_topk_list" if function == "list" else "soft_topk"
+    return {"list": "soft_topk_list", "ranks": "soft_topk_over_ranks"}.get(function, "soft_topk")
 
 
 def _one_of(found: Tensor | list[Tensor], change: Callable[[Tensor], Tensor]) -> Any:

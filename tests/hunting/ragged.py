@@ -1,4 +1,4 @@
-"""The soft mask of rows by other ways: as segments, padded, and cut into lists."""
+"""The soft mask of rows by other ways: as segments, padded, cut into lists, and over ranks."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fast_lapsum import soft_topk, soft_topk_list
 
+from .over_ranks import soft_topk_over_ranks
 from .rows import Batch, in_full
 
 
@@ -79,6 +80,13 @@ def lists(batch: Batch, solver: str) -> Tensor:
     return torch.cat([torch.stack(piece) for piece in zip(*masks, strict=True)], -1)
 
 
+def ranks(batch: Batch, solver: str) -> Tensor:
+    """Every row cut into three, whose ranks tell each other what they would tell over a network."""
+    rows = len(batch.scores)
+    k, t = (_each(x, rows, batch.scores.device) for x in (batch.k, batch.temperature))
+    return soft_topk_over_ranks(batch.scores, k, t, batch.mask, batch.largest)
+
+
 def _each(value: float | Tensor, rows: int, device: torch.device) -> Tensor:
     return torch.as_tensor(value, dtype=torch.float64, device=device).expand(rows)
 
@@ -87,4 +95,5 @@ MASKS: dict[str, Callable[[Batch, str], Tensor]] = {
     "segments": segments,
     "padded": padded,
     "list": lists,
+    "ranks": ranks,
 }
