@@ -25,11 +25,16 @@ class Rows(NamedTuple):
     what: str
 
 
-def draw(seed: int, batches: int, rows: int, dtype: torch.dtype) -> Iterator[Rows]:
+def draw(
+    seed: int,
+    batches: int,
+    rows: int,
+    dtype: torch.dtype,
+    lengths: tuple[int, ...] = (1, 2, 3, 5, 16, 33, 60, 110),
+) -> Iterator[Rows]:
     """Random and adversarial rows: every distribution, ties, clusters, offsets, infinities."""
     g = generator(seed)
     kinds = ("plain", "tied", "clusters", "offset", "infinite", "denormal", "constant", "largest")
-    lengths = (1, 2, 3, 5, 16, 33, 60, 110)
     for number in range(batches):
         n = lengths[number % len(lengths)]
         kind = kinds[int(torch.randint(len(kinds), (), generator=g))]

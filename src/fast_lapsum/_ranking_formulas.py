@@ -19,7 +19,7 @@ from torch import Tensor
 from . import _ranking_ops
 from ._autograd import is_plain
 from ._derivatives import transforms_active
-from .backends.common import compute_dtype, per_row_tensor, row_dtype
+from .backends.common import compute_dtype, order_rows_by_torch, per_row_tensor, row_dtype
 from .backends.torch import ranking_entry as plain
 
 
@@ -57,7 +57,8 @@ def sorted_nodes(
     scores: Tensor, temperature: Tensor | float, mask: Tensor | None, descending: bool
 ) -> tuple[plain.Nodes, Tensor]:
     """Sorted rows with their sums, [rows, n], in the widest dtype, and where the scores were."""
-    ordered, order = _ranking_ops.order_rows(scores, mask, descending)
+    given = _ranking_ops.masked_rows(scores, mask)
+    ordered, order = order_rows_by_torch(given, descending)
     rows = math.prod(scores.shape[:-1]), scores.shape[-1]
     ordered, order = ordered.reshape(rows).to(row_dtype(scores)), order.reshape(rows)
     t = per_row_tensor(temperature, scores).reshape(-1)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ._ops import NAMESPACE
-from .backends.common import compute_dtype
+from .backends.common import compute_dtype, order_rows_by_torch
 from .backends.cpu import ranking_entry as cpu
 from .backends.torch import ranking_entry as plain
 from .backends.triton import loader
@@ -60,14 +60,22 @@ def _triton() -> Any:
     return import_module(".backends.triton.ranking_entry", __package__)
 
 
-def order_rows(scores: Tensor, mask: Tensor | None, descending: bool) -> tuple[Tensor, Tensor]:
-    """Sorted scores and where they were, both in the shape of the scores, differentiable."""
-    signed = -scores if descending else scores
-    if mask is not None:
-        is_bad = (scores.isnan() & mask).any(-1, keepdim=True)
-        signed = signed.masked_fill(~mask | is_bad, math.nan)
-    found = torch.sort(signed, -1)
-    return found.values.to(compute_dtype(scores.dtype)), found.indices
+def masked_rows(scores: Tensor, mask: Tensor | None) -> Tensor:
+    """Scores, with NaN where they are masked out, or in all of a row that has one besides."""
+    if mask is None:
+        return scores
+    is_bad = (scores.isnan() & mask).any(-1, keepdim=True)
+    return scores.masked_fill(~mask | is_bad, math.nan)
+
+
+def _sorted_rows(scores: Tensor, mask: Tensor | None, descending: bool) -> tuple[Tensor, Tensor]:
+    """Sorted scores and where they were, in rows: what backends see."""
+    given = masked_rows(scores, mask)
+    if not given.numel():
+        found = order_rows_by_torch(given, descending)
+    else:
+        found = backend_for(given).order_rows(given, descending)
+    return as_rows(found[0]), as_rows(found[1])
 
 
 def as_rows(tensor: Tensor) -> Tensor:
@@ -90,7 +98,7 @@ def soft_rank(
     descending: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Soft ranks in the shape of the scores, and the sorted rows for the backward."""
-    ordered, order = (as_rows(x) for x in order_rows(scores, mask, descending))
+    ordered, order = _sorted_rows(scores, mask, descending)
     t = _in_rows(temperature, temperature_number)
     if not ordered.numel():
         ranks = torch.empty_like(ordered)
@@ -128,7 +136,7 @@ def soft_thresholds(
     descending: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """b at every mass, [..., m], and what its backward needs; without masses those of a sort."""
-    ordered, order = (as_rows(x) for x in order_rows(scores, None, descending))
+    ordered, order = _sorted_rows(scores, None, descending)
     t = _in_rows(temperature, temperature_number)
     m = scores.shape[-1] if masses is None else len(masses)
     if not ordered.numel() or m == 0:

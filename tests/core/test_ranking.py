@@ -65,6 +65,19 @@ def test_sorts_and_quantiles_have_their_masses(ranking_backend: str, dtype: torc
         assert_masses(found.mT[~is_open], q * n, kept)
 
 
+@pytest.mark.parametrize("dtype", FULL, ids=str)
+def test_rows_that_are_sorted_by_digits(dtype: torch.dtype) -> None:
+    """The same of longer rows, which a CPU does not have torch sort."""
+    for rows in draw(7, 60, 4, dtype, lengths=(128, 257, 700)):
+        n = rows.scores.shape[-1]
+        wanted = ranking_cases.ranks(rows)
+        found = soft_rank(rows.scores, rows.temperature)
+        assert ((found - wanted).abs() <= TOLERANCE[dtype] * wanted).all(), rows.what
+        down = soft_rank(rows.scores, rows.temperature, descending=True)
+        assert ((down + wanted - n - 1).abs() <= 2 * TOLERANCE[dtype] * n).all(), rows.what
+        assert_masses(soft_sort(rows.scores, rows.temperature), torch.arange(n) + 0.5, rows)
+
+
 @pytest.mark.parametrize("batches", [40, pytest.param(200, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("dtype", FULL, ids=str)
 def test_apply_is_the_matrix_of_the_definition(dtype: torch.dtype, batches: int) -> None:

@@ -75,6 +75,15 @@ def has_nan(scores: Tensor, mask: Tensor | None) -> Tensor:
     return (is_nan if mask is None else is_nan & mask).any(-1)
 
 
+def order_rows_by_torch(scores: Tensor, descending: bool) -> tuple[Tensor, Tensor]:
+    """Scores in ascending order along the last dimension, and where they were, differentiable.
+
+    Of descending rows it is the negatives that ascend. NaN come last.
+    """
+    found = torch.sort(-scores if descending else scores, -1)
+    return found.values.to(compute_dtype(scores.dtype)), found.indices
+
+
 def check_budget_fits(scores: Tensor, mask: Tensor | None, largest: bool, k: float) -> None:
     """Raise where a budget given as a number is over the number of valid scores of some row."""
     valid = scores != (-math.inf if largest else math.inf)

@@ -71,13 +71,16 @@ OPERATOR = Needs(
     cuda=("backends/triton/*.py",),
 )
 
+#: Sorts by digits, and scans of what is sorted.
+_SORTED = ("backends/cpu/digit_sort.hpp", "backends/cpu/scan.hpp")
+
 #: Ranks and sorts have kernels of their own: other figures do not depend on them.
 RANKING = Needs(
     (
         *("ranking.py", "_permutation.py", "_ranking_*.py"),
         *("backends/*/ranking*.py", "backends/torch/decay_scan.py"),
     ),
-    cpu=("backends/cpu/ranking*.hpp", "backends/cpu/scan.hpp"),
+    cpu=("backends/cpu/ranking*.hpp", *_SORTED),
 )
 
 #: And so have activations.
@@ -88,7 +91,7 @@ SHARDED = Needs(
         *("_collectives.py", "_dtensor*.py", "_sharded*.py", "_traced_sharded.py"),
         *("backends/shards.py", "backends/*/shard*.py"),
     ),
-    cpu=("backends/cpu/shard*.hpp",),
+    cpu=("backends/cpu/shard*.hpp", *_SORTED),
 )
 #: What only one kind of figures depends on, of files that others depend on.
 OWN = {"ranking": RANKING, "layers": ACTIVATION, "ranks": SHARDED}
@@ -170,8 +173,7 @@ KINDS: dict[str, Needs] = {
         (
             *_in("bench", "function_calls", "functions", "gpu_bars", "gpu_case", "gpu_parity"),
             *_in("bench", "gpu_timing", "parity", "rank_local", "rank_process", "ranks", "timing"),
-        ),
-        cpu=("backends/cpu/scan.hpp",),
+        )
     ),
     "compiled": Needs(
         (
@@ -265,12 +267,12 @@ def files(kind: str, device: str, package: Path = PACKAGE) -> list[str]:
     [True, False]
     """
     where = device.partition(":")[0]
-    operator = OPERATOR.on(where) if KINDS[kind].operator else ()
-    found = _found((*operator, *KINDS[kind].on(where)), package)
+    found = _found(OPERATOR.on(where) if KINDS[kind].operator else (), package)
     for name, needs in OWN.items():
-        own = _found(needs.on(where), package)
-        found = found | own if name == kind else found - own
-    return sorted(found)
+        if name != kind:
+            found -= _found(needs.on(where), package)
+    own = OWN[kind].on(where) if kind in OWN else ()
+    return sorted(found | _found((*KINDS[kind].on(where), *own), package))
 
 
 def _found(globs: Globs, package: Path) -> set[str]:

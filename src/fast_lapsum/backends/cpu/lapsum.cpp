@@ -25,9 +25,11 @@
 //   mask_calls.hpp, selection_calls.hpp   which rows go which way
 //   ragged_calls.hpp   rows of several lengths
 //   list_calls.hpp     several vectors that are one row
+//   digit_sort.hpp   sorting by digits
 //   shard_sort.hpp, shard_measure.hpp, shard_calls.hpp   a rank's part of rows spread over many
 //   shard_curve.hpp, shard_state.hpp, shard_search.hpp   the search on what all ranks have told
-//   scan.hpp, ranking.hpp, ranking_calls.hpp   sorted rows: ranks, thresholds, their gradients
+//   scan.hpp, ranking.hpp   sorted rows: ranks, thresholds, their gradients
+//   ranking_order.hpp, ranking_calls.hpp   what sorts them; every row of a call
 //   lapsum.cpp    the exported functions
 
 #include "list_calls.hpp"
@@ -144,6 +146,14 @@ LAPSUM_EXPORT int64_t lapsum_sample(const SampleCall* call) try {
 // at least kBandFrom scores. Returns -1 or kOutOfMemory.
 LAPSUM_EXPORT int64_t lapsum_sample_bands(const Call* call) try {
     call->dtype == kFloat64 ? sample_bands<double>(*call) : sample_bands<float>(*call);
+    return -1;
+} catch (const std::bad_alloc&) {
+    return kOutOfMemory;
+}
+
+// Sorted rows, and where their scores were. Returns -1 or kOutOfMemory.
+LAPSUM_EXPORT int64_t lapsum_order(const OrderCall* call) try {
+    call->dtype == kFloat64 ? order_rows<double>(*call) : order_rows<float>(*call);
     return -1;
 } catch (const std::bad_alloc&) {
     return kOutOfMemory;

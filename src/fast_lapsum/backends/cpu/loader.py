@@ -78,7 +78,7 @@ def _load() -> tuple[ctypes.CDLL | None, str | None]:
     calls = (
         *("lapsum_forward", "lapsum_backward", "lapsum_sample_bands"),
         *("lapsum_select", "lapsum_select_backward", "lapsum_sample"),
-        *("lapsum_rank", "lapsum_rank_backward", "lapsum_decayed_sums"),
+        *("lapsum_order", "lapsum_rank", "lapsum_rank_backward", "lapsum_decayed_sums"),
         *("lapsum_thresholds", "lapsum_thresholds_backward"),
         *("lapsum_ragged_forward", "lapsum_ragged_backward"),
         *("lapsum_list_forward", "lapsum_list_backward"),

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "each_row.hpp"
-#include "ranking.hpp"
+#include "ranking_order.hpp"
 
 namespace {
 
@@ -22,20 +22,34 @@ struct RankingCall {
     void* out;                   // [rows, n], or the thresholds [rows, m]
 };
 
+// Ranking kernels see rows that have gone through this.
+struct OrderCall {
+    int64_t dtype, rows, n, threads, descending;
+    const void* scores;  // [rows, n]
+    void* ordered;       // [rows, n]
+    int64_t* order;      // [rows, n]
+};
+
 struct SumsCall {
     int64_t dtype, rows, columns, n, threads, downward;
     const void *gaps, *values;  // [rows, n - 1], [rows, columns, n]
     void* out;                  // [rows, columns, n]
 };
 
-// work(row) for every row: side by side where that is worth waking threads.
-template <class Work>
-void each_sorted_row(int64_t rows, int64_t n, int64_t threads, Work work) {
+// Contiguous rows, as those who decide how many threads they are worth take them.
+Call shape_of(int64_t rows, int64_t n, int64_t threads) {
     Call shape{};
     shape.outer = rows;
     shape.inner = 1;
     shape.n = n;
     shape.threads = threads;
+    return shape;
+}
+
+// work(row) for every row: side by side where that is worth waking threads.
+template <class Work>
+void each_sorted_row(int64_t rows, int64_t n, int64_t threads, Work work) {
+    const Call shape = shape_of(rows, n, threads);
     const bool side_by_side = rows > 1 && is_worth_threads(shape, kDear);
     const int64_t share =
         std::max<int64_t>(1, std::min(rows / (8 * threads), kParallelScores / (n + 1)));
@@ -62,6 +76,20 @@ Thresholds<T> thresholds_of(const RankingCall& call, int64_t row, void* b) {
     const int64_t at = row * call.m;
     return {b == nullptr ? nullptr : static_cast<T*>(b) + at, call.count + at,
             static_cast<T*>(call.low) + at, static_cast<T*>(call.up) + at};
+}
+
+// Few long rows are one after the other, by all threads.
+template <class T>
+void order_rows(const OrderCall& call) {
+    ask_for_numbers<T>(call.ordered, call.rows * call.n);
+    ask_for_numbers<int64_t>(call.order, call.rows * call.n);
+    const Call shape = shape_of(call.rows, call.n, call.threads);
+    each_row(shape, kDear, [&](const Call&, const RowIndex& index, int threads) {
+        const int64_t at = index.flat * call.n;
+        const int inside = is_worth_threads(shape, 1, call.n, kDear) ? threads : 1;
+        order_row(static_cast<const T*>(call.scores) + at, call.n, call.descending != 0, inside,
+                  static_cast<T*>(call.ordered) + at, call.order + at);
+    });
 }
 
 template <class T>

@@ -3,6 +3,7 @@
 from .kernel import supports
 from .ranking_kernel import (
     decayed_sums,
+    order_rows,
     rank_rows,
     rank_rows_backward,
     threshold_rows,
@@ -11,6 +12,7 @@ from .ranking_kernel import (
 
 __all__ = [
     "decayed_sums",
+    "order_rows",
     "rank_rows",
     "rank_rows_backward",
     "supports",

@@ -7,12 +7,30 @@ import struct
 import torch
 from torch import Tensor
 
-from ..common import DTYPES, per_row_tensor
+from ..common import DTYPES, compute_dtype, order_rows_by_torch, per_row_tensor
 from . import kernel
 
-#: struct RankingCall and struct SumsCall of ranking_calls.hpp.
+#: struct RankingCall, struct OrderCall and struct SumsCall of ranking_calls.hpp.
 _RANKING = struct.Struct("=15q")
+_ORDER = struct.Struct("=8q")
 _SUMS = struct.Struct("=9q")
+#: Shorter rows are sorted by torch, whose vectors are faster there; doubles have more digits.
+BY_DIGITS_FROM = {torch.float32: 128, torch.float64: 512}
+#: Longer ones, too: places have 32 bits.
+BY_DIGITS_TO = 2**32 - 1
+
+
+def order_rows(scores: Tensor, descending: bool) -> tuple[Tensor, Tensor]:
+    """See ``order_rows_by_torch``; longer rows are sorted by digits."""
+    n, dtype = scores.shape[-1], compute_dtype(scores.dtype)
+    if not BY_DIGITS_FROM[dtype] <= n <= BY_DIGITS_TO:
+        return order_rows_by_torch(scores, descending)
+    scores = scores.to(dtype).contiguous()
+    ordered, order = torch.empty_like(scores), torch.empty_like(scores, dtype=torch.int64)
+    head = (DTYPES[scores.dtype], scores.numel() // n, n, torch.get_num_threads(), descending)
+    pointers = (x.data_ptr() for x in (scores, ordered, order))
+    kernel.call("lapsum_order", _ORDER.pack(*head, *pointers))
+    return ordered, order
 
 
 def rank_rows(

@@ -1,5 +1,6 @@
 """The entries for sorted rows: plain torch, on any device, and the formulas that it is made of."""
 
+from ..common import order_rows_by_torch as order_rows
 from .decay_scan import decayed_sums
 from .ranking import (
     Nodes,
@@ -19,6 +20,7 @@ __all__ = [
     "Thresholds",
     "decayed_sums",
     "nodes_of",
+    "order_rows",
     "rank_rows",
     "rank_rows_backward",
     "ranks_in_order",

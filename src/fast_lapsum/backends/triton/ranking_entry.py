@@ -1,5 +1,6 @@
 """The entries for sorted rows: the Triton kernels."""
 
+from ..common import order_rows_by_torch as order_rows
 from .ranking_launch import (
     decayed_sums,
     rank_rows,
@@ -10,6 +11,7 @@ from .ranking_launch import (
 
 __all__ = [
     "decayed_sums",
+    "order_rows",
     "rank_rows",
     "rank_rows_backward",
     "threshold_rows",
