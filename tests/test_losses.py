@@ -277,7 +277,10 @@ def test_bad_arguments_are_named(arguments: dict[str, object], says: str) -> Non
     ("arguments", "says"),
     [
         ({"p_k": 5}, "p_k must be a sequence of the probabilities .* got p_k=5"),
-        ({"p_k": torch.tensor(5)}, "p_k must be a sequence of the probabilities .* got p_k=5"),
+        ({"p_k": torch.tensor(5)}, "p_k must be a sequence .* got p_k=tensor\\(5\\)"),
+        ({"p_k": torch.tensor([[0.5, 0.5]])}, "p_k must be a sequence .* got p_k=tensor"),
+        ({"p_k": "ab"}, "p_k must be a sequence of the probabilities .* got p_k='ab'"),
+        ({"p_k": [1.0, "a"]}, r"p_k\[1\] must be a number .* got str"),
         ({"p_k": [1.0], "temperature": "1"}, "temperature must be a number or a tensor, got str"),
     ],
 )

@@ -45,18 +45,23 @@ def _inputs(seed: int = 5) -> Tensor:
     return normal(3, 4, 6, 6, seed=seed)
 
 
+@pytest.mark.parametrize("scores", ["magnitude", "learned"])
 @pytest.mark.parametrize("scope", ["global", "layer", "2:4"])
-def test_weights_that_are_no_numbers_stop_it_before_anything_changes(scope: str) -> None:
+def test_weights_that_are_no_numbers_stop_it_before_anything_changes(
+    scope: str, scores: str
+) -> None:
     model = _model()
-    with torch.no_grad():
-        model[2].weight[1, 2, 0, 0] = math.nan
     before = _weights(model)
     names = NAMES if scope != "2:4" else NAMES[:2]
-    pruning = soften(model, names, density=None if scope == "2:4" else 0.5, scope=scope)
+    pruning = soften(
+        model, names, density=None if scope == "2:4" else 0.5, scope=scope, scores=scores
+    )
+    with torch.no_grad():
+        model[2].parametrizations.weight.original[1, 2, 0, 0] = math.nan
     with pytest.raises(ValueError, match=r"choose weights by NaN, got some in '2\.weight'"):
         pruning.finalize()
     with torch.no_grad():
-        model[2].parametrizations.weight.original[1, 2, 0, 0] = 0
+        model[2].parametrizations.weight.original[1, 2, 0, 0] = before["2.weight"][1, 2, 0, 0]
     masks = pruning.finalize()
     assert sum(int(mask.sum()) for mask in masks.values()) == pruning.count
     for name, mask in masks.items():
@@ -378,6 +383,18 @@ def test_what_is_pruned_already_is_named() -> None:
     for name in NAMES:
         parametrize.remove_parametrizations(model[int(name[0])], "weight")
     assert soften(model, density=0.5).names == list(NAMES)
+
+
+@pytest.mark.parametrize(
+    "inner", ["0.parametrizations.weight.original", "parametrizations.weight.0.scores"]
+)
+def test_what_is_pruned_already_is_no_other_parameter(inner: str) -> None:
+    model = _model()
+    module = model if inner[0] == "0" else model[0]
+    soften(module, density=0.5, scores="learned")
+    assert inner in dict(module.named_parameters())
+    with pytest.raises(ValueError, match=r"not pruned already, got '(0\.)?weight'"):
+        soften(module, [inner], density=0.5)
 
 
 def test_what_is_left_can_be_pruned_by_another_budget() -> None:

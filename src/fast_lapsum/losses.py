@@ -68,11 +68,12 @@ class TopKCrossEntropyLoss(torch.nn.Module):
     ) -> None:
         super().__init__()
         given: Any = p_k
-        if not hasattr(given, "__iter__") or (isinstance(given, Tensor) and not given.dim()):
+        is_list = hasattr(given, "__iter__") and not isinstance(given, (str, bytes))
+        if not is_list or (isinstance(given, Tensor) and given.dim() != 1):
             raise TypeError(
-                f"p_k must be a sequence of the probabilities of K = 1, 2, ..., got p_k={given}"
+                f"p_k must be a sequence of the probabilities of K = 1, 2, ..., got p_k={given!r}"
             )
-        shares = [float(check_number("p_k", share)) for share in p_k]
+        shares = [float(check_number(f"p_k[{i}]", share)) for i, share in enumerate(p_k)]
         if not shares or min(shares) < 0 or not math.isclose(sum(shares), 1, abs_tol=1e-6):
             raise ValueError(f"p_k must be probabilities that add up to 1, got p_k={shares}")
         if top1 not in ("softmax", "soft_topk"):

@@ -185,12 +185,13 @@ class SoftPruning:
             The boolean masks by parameter.
 
         Raises:
-            ValueError: of weights some are NaN; nothing has changed then.
+            ValueError: some weights, or learned scores, are NaN; nothing has changed then.
         """
         if not self._members:
             raise RuntimeError("finalize must be called once, and was called before")
         for name, (parametrized, member) in zip(self.names, self._members, strict=True):
-            if bool(member.scores_of(parametrized.original).isnan().any()):
+            chosen = parametrized.original, member.scores_of(parametrized.original)
+            if any(bool(values.isnan().any()) for values in chosen):
                 raise ValueError(f"finalize cannot choose weights by NaN, got some in {name!r}")
         masks = [mask == 1 for mask in self._all_masks([True] * len(self._members))]
         for hook in self._hooks:
@@ -365,6 +366,9 @@ def _chosen_parameters(
                 f"which is {twins[0]!r}, too"
             )
         path, _, attribute = name.rpartition(".")
+        before, inside, after = f".{path}.".partition(".parametrizations.")
+        if inside:  # the parameter that a mask is put on has this name
+            _check_is_left(module, f"{before}.{after.partition('.')[0]}".strip("."))
         found.append((name, module.get_submodule(path), attribute))
     if not found:
         _check_is_left(module)

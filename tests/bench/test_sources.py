@@ -150,6 +150,12 @@ def without_docstrings(source: str) -> str:
     return ast.dump(tree)
 
 
+def test_a_string_that_is_used_is_hashed() -> None:
+    assert sources.code_of('"a".join(x)\n') != sources.code_of('"b".join(x)\n')
+    assert sources.code_of('"a" "c"\n') != sources.code_of('"b" "c"\n')
+    assert sources.code_of('"""a"""  # says what\n') == sources.code_of('"""b"""\n')
+
+
 def test_what_is_hashed_is_the_same_program() -> None:
     for path in PACKAGE.rglob("*.py"):
         source = path.read_text(encoding="utf-8")

@@ -78,6 +78,20 @@ def test_as_many_are_over_the_threshold_whatever_rounding_does(kind: str, hard: 
         assert gate(scores).sum() == wanted
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.int16, torch.int32])
+def test_a_batch_spends_what_its_threshold_counts_whatever_the_dtype_of_k(
+    dtype: torch.dtype,
+) -> None:
+    """3 x 30,000 is no number of float16, nor of int16, and 3 x 1,001 none of bfloat16."""
+    for rows in (1_001, 30_000):
+        scores = normal(rows, 8, seed=rows)
+        gate = BudgetGate(torch.tensor(3, dtype=dtype), 0.1, budget="batch")
+        torch.testing.assert_close(
+            gate(scores).double().sum().item(), 3.0 * rows, rtol=1e-6, atol=0
+        )
+        assert (scores > gate.threshold).sum() == 3 * rows
+
+
 def test_masks_leave_padding_out() -> None:
     scores, lengths = normal(4, 10), torch.tensor([10, 6, 2, 0])
     mask = torch.arange(10) < lengths[:, None]

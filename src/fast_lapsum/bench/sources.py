@@ -320,15 +320,20 @@ def _for_readers(source: str) -> list[tuple[tuple[int, int], tuple[int, int], st
     """Comments, and strings that are statements: where they begin and end, and what stays there."""
     found = []
     before = tokenize.NEWLINE
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+    tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
+    for i, token in enumerate(tokens):
         begins = before in (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
         if token.type == tokenize.COMMENT:
             found.append((token.start, token.end, ""))
-        elif token.type == tokenize.STRING and begins:
+        elif token.type == tokenize.STRING and begins and _ends_statement(tokens[i + 1]):
             found.append((token.start, token.end, '""'))
         if token.type not in (tokenize.COMMENT, tokenize.NL):
             before = token.type
     return found
+
+
+def _ends_statement(token: tokenize.TokenInfo) -> bool:
+    return token.type in (tokenize.NEWLINE, tokenize.COMMENT, tokenize.ENDMARKER)
 
 
 def known(record: dict[str, Any]) -> dict[str, str] | None:

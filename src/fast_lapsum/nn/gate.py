@@ -196,14 +196,14 @@ class BudgetGate(Budgeted):
         self, scores: Tensor, k: float | Tensor, rows: int | Tensor, mask: Tensor | None
     ) -> float | Tensor:
         """The budget of a row or of the batch; ValueError for a k that has more than there is."""
-        length, count = scores.shape[-1], scores.shape[-1]
+        length, count, budget = scores.shape[-1], scores.shape[-1], k
         if self.budget == "batch":
             count = scores.numel()
             if self.process_group is not None and mask is None and not isinstance(k, Tensor):
                 check_budget_number(k, length, hard=False)
-        else:
-            rows = 1
-        budget = whole_budget(k, rows) if self.hard else k * rows
+            budget = whole_budget(k, rows) if self.hard else total_budget(k, rows)
+        elif self.hard:
+            budget = whole_budget(k, 1)
         if mask is None:
             check_spent(k, budget, count, length)
         return budget

@@ -377,3 +377,13 @@ def test_numbers_in_memory_are_those_of_a_call(k: float, t: float) -> None:
     rows = torch.tensor(t, dtype=torch.float64)
     again = activation_entry.gated_backward(*given, rows, 1.0, found.pair, found.boundary)
     assert torch.equal(again, alone)
+
+
+@pytest.mark.usefixtures("shared")
+def test_a_budget_that_is_not_whole_has_no_activations() -> None:
+    scores, b = normal(201).float(), torch.tensor(0.5)
+    for k in (2.5, torch.tensor(2.5, dtype=torch.float64)):
+        found = activation_entry.gated_forward(scores, k, 0.1, b)
+        assert found is not None
+        assert bool(found.activations.isnan().all())
+        assert bool(found.boundary[0].isnan())

@@ -1,5 +1,6 @@
 // Sorting by digits: how many have a digit says where those with the next one go. Three turns sort
-// floats, each of which goes over all of them twice, where comparisons would take twenty.
+// floats, each of which goes over all of them twice, where comparisons would take twenty. (Few items
+// have four turns with fewer counts.)
 
 #pragma once
 
@@ -43,7 +44,9 @@ Item* sort_by_digits(Item* items, Item* spare, int64_t n, int threads, Key key) 
     constexpr int64_t kFew = 2048;  // are not worth going over as many counts
     const int width = n < kFew ? 8 : 11;
     const int64_t values = int64_t(1) << width;
+    threads = int(std::clamp<int64_t>(n / (8 * values), 1, threads));  // counts are added up by one
     std::vector<uint32_t> next(size_t(threads * values));  // of each thread and value
+    std::vector<uint32_t> begun(size_t(values + 1));       // how many items have lower ones
     for (int shift = 0; shift < kBits; shift += width) {
         const auto digit = [&](const Item& item) {
             return size_t(key(item) >> shift) & size_t(values - 1);
@@ -53,18 +56,20 @@ Item* sort_by_digits(Item* items, Item* spare, int64_t n, int threads, Key key) 
             uint32_t* count = next.data() + part * values;
             for (int64_t i = first; i < end; ++i) ++count[digit(items[i])];
         });
-        uint32_t before = 0;
-        bool is_one = false;  // all items share this digit
-        for (int64_t value = 0; value < values; ++value) {
-            const uint32_t begun = before;
-            for (int64_t part = 0; part < threads; ++part) {
+        std::fill(begun.begin(), begun.end(), 0u);
+        for (int64_t part = 0; part < threads; ++part)
+            for (int64_t value = 0; value < values; ++value)
+                begun[size_t(value + 1)] += next[size_t(part * values + value)];
+        const bool is_one = std::find(begun.begin() + 1, begun.end(), uint32_t(n)) != begun.end();
+        if (is_one) continue;  // all items share this digit
+        for (int64_t value = 0; value < values; ++value)
+            begun[size_t(value + 1)] += begun[size_t(value)];
+        for (int64_t part = 0; part < threads; ++part)
+            for (int64_t value = 0; value < values; ++value) {
                 const uint32_t here = next[size_t(part * values + value)];
-                next[size_t(part * values + value)] = before;
-                before += here;
+                next[size_t(part * values + value)] = begun[size_t(value)];
+                begun[size_t(value)] += here;
             }
-            is_one |= n > 0 && int64_t(before - begun) == n;
-        }
-        if (is_one) continue;
         each_part(n, threads, [&](int64_t part, int64_t first, int64_t end) {
             uint32_t* at = next.data() + part * values;
             for (int64_t i = first; i < end; ++i) spare[at[digit(items[i])]++] = items[i];

@@ -135,7 +135,7 @@ def call(name: str, record: bytes) -> int:
     assert _library is not None
     result = int(getattr(_library, name)(record))
     if result == -2:
-        raise MemoryError("the fast-lapsum kernel could not get the memory for its sample and band")
+        raise MemoryError("the fast-lapsum kernel could not get the memory that it works in")
     return result
 
 

@@ -15,15 +15,14 @@ _RANKING = struct.Struct("=15q")
 _ORDER = struct.Struct("=8q")
 _SUMS = struct.Struct("=9q")
 #: Shorter rows are sorted by torch, whose vectors are faster there; doubles have more digits.
+#: (Rows over the 32 bits of a place are refused before: ``MOST_SCORES``.)
 BY_DIGITS_FROM = {torch.float32: 128, torch.float64: 512}
-#: Longer ones, too: places have 32 bits.
-BY_DIGITS_TO = 2**32 - 1
 
 
 def order_rows(scores: Tensor, descending: bool) -> tuple[Tensor, Tensor]:
     """See ``order_rows_by_torch``; longer rows are sorted by digits."""
     n, dtype = scores.shape[-1], compute_dtype(scores.dtype)
-    if not BY_DIGITS_FROM[dtype] <= n <= BY_DIGITS_TO:
+    if n < BY_DIGITS_FROM[dtype]:
         return order_rows_by_torch(scores, descending)
     scores = scores.to(dtype).contiguous()
     ordered, order = torch.empty_like(scores), torch.empty_like(scores, dtype=torch.int64)

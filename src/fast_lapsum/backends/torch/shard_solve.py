@@ -30,7 +30,7 @@ def advance(
     """
     bracket = seen.narrowed(pivots)
     state = seen.state
-    is_torn = ~(bracket.left < bracket.right)
+    is_torn = ~(bracket.left < bracket.right)  # by rounding: whole counts, of a hard mask, agree
     is_verified = (bracket.left >= state.low) & (bracket.right <= state.high)
     settled, is_settled = _settled(seen, kept)
     is_new = state.is_open & (is_settled | is_torn | (is_verified & seen.is_complete))

@@ -96,9 +96,9 @@ def gated_forward(
 ) -> GatedRow | None:
     """relu(scores) times their hard mask of one long row, which is never in memory.
 
-    The rest is that of :func:`activate`. Budget, a whole one, and temperature are numbers, or
-    float64 tensors of one. None for rows that other launches solve: their mask is at hand before it
-    is written.
+    The rest is that of :func:`activate`. Budget and temperature are numbers, or float64 tensors of
+    one; a budget that is not whole makes all of it NaN, as in a hard mask. None for rows that other
+    launches solve: their mask is at hand before it is written.
     """
     n = scores.numel()
     if scores.dim() != 1 or n <= longest_block(4):

@@ -58,6 +58,7 @@ def write_activations(
     row_words = words_of(words, 0, CHUNK_LANES)
     k = budget_of(call, zero, zero)
     hi = read_note(row_words, 3, CHUNK_LANES).to(COMPUTE)
+    hi = tl.where(k == tl.floor(k), hi, float("nan"))  # only a whole budget has a hard mask
     share = read_note(row_words, 4, CHUNK_LANES)
     # As are_plain and plain_output of mask.py have it: all that are tied, or nothing.
     takes_all = (share == 1) & (hi != float("inf"))

@@ -371,7 +371,7 @@ def advance_rows(
             )
             is_one = high <= next_number(low, NAME)
             is_complete = (tl.max(inside, 0) <= messages.size) | is_one
-            is_torn = left >= right
+            is_torn = left >= right  # by rounding: whole counts, of a hard mask, agree
             is_solved = is_torn | (is_complete & (left >= low) & (right <= high))
             if is_solved:
                 if asked.is_hard:
