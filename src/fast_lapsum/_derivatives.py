@@ -21,7 +21,7 @@ from torch.autograd import forward_ad
 
 from ._ops import is_plain
 from .backends.common import compute_dtype, distances, row_dtype
-from .backends.shares import inverse_density, shares_of
+from .backends.shares import inverse_density, reached, shares_of
 
 Gradients = tuple[Tensor, Tensor, Tensor]
 
@@ -70,20 +70,25 @@ class Row:
         tiny = torch.finfo(compute_dtype(scores.dtype)).tiny
         self.is_hard = (t.detach() < tiny) | (hi == math.inf)
         self.unanswerable = hi.isnan()
-        # Excluded scores, settled rows and infinite distances take no part: keep them out of the
-        # graph before anything is computed with them.
-        distance = distances(r.detach(), hi, lo.detach(), t.detach())
-        self.live = distance.isfinite() & ~self.is_hard & ~self.unanswerable
+        # Excluded and infinite scores and settled rows take no part: keep them out of the graph
+        # before anything is computed with them. Nor does a score whose log p is infinite.
+        is_log = settings.output == "log"
+        of_finite = distances(r.detach(), hi, lo.detach(), t.detach()) if is_log else r.detach()
+        self.live = of_finite.isfinite() & ~self.is_hard & ~self.unanswerable
         if mask is not None:
             self.live = self.live & mask
         self.t = torch.where(self.is_hard, 1.0, t)
         near, lo = torch.where(self.live, r, hi), torch.where(self.live, lo, 0.0)
-        self.u = torch.where(self.live, distances(near, hi, lo, self.t), 0.0)
+        u = distances(near, hi, lo, self.t)
+        self.u = torch.where(self.live, u if is_log else reached(u), 0.0)
         decay = torch.where(self.live, -self.u.abs(), -math.inf)
         self.phi = torch.exp(decay) / 2
         looks = self.u.is_cpu and is_plain(self.u)
         self.q, self.mean_u, log_density = shares_of(near, self.u, self.live, self.t, looks)
         self.inverse_density = inverse_density(log_density)
+        # A row without a score that takes part has no threshold that moves.
+        some = self.live.any(-1, keepdim=True)
+        self.inverse_density = self.inverse_density.masked_fill(~some, 0.0)
 
     @classmethod
     def of(cls, ctx: Any) -> Row:

@@ -85,7 +85,8 @@ def soft_thresholds(
         return scores.to(compute_dtype(scores.dtype))
     nodes, _ = sorted_nodes(scores, temperature, None, descending)
     if masses is None:
-        masses = torch.arange(scores.shape[-1], device=scores.device) + 0.5
+        index = torch.arange(scores.shape[-1], dtype=nodes.scores.dtype, device=scores.device)
+        masses = index + 0.5
     b = spoil(plain.thresholds_in_order(nodes, masses[None]).b, nodes)
     b = -b if descending else b
     return b.to(compute_dtype(scores.dtype)).view(*scores.shape[:-1], len(masses))

@@ -25,6 +25,8 @@ SATURATION = 800.0
 HOTTEST = 256.0
 #: Farther away than this phi is 0 however far: differences of such distances must not overflow.
 FARTHEST = 1e4
+#: Distances that overflow are so large, so that sums of them are finite.
+_REACH = torch.finfo(torch.float64).max / 2**20
 #: Temperatures from the threshold to the nearest score beyond which both sides weigh the same.
 WIDE = 300.0
 
@@ -131,6 +133,14 @@ def distances(scores: Tensor, threshold: Threshold, temperature: float) -> Tenso
     return half / temperature * 2
 
 
+def _reached(scores: Tensor, threshold: Threshold, temperature: float) -> tuple[Tensor, Tensor]:
+    """The finite scores of a soft row, and their distances, which do not overflow."""
+    live = scores.isfinite() & (not threshold.is_hard)
+    if threshold.is_hard:
+        return scores.double(), live
+    return distances(scores, threshold, temperature).clamp(-_REACH, _REACH), live
+
+
 def mask_row(scores: Tensor, threshold: Threshold, temperature: float) -> Tensor:
     """The soft mask p of one row, in float64."""
     if math.isnan(threshold.hi):
@@ -151,8 +161,7 @@ def vjp_row(
         return torch.full_like(grad, math.nan), math.nan, math.nan
     if threshold.is_hard:
         return torch.zeros_like(grad), 0.0, 0.0
-    u = distances(scores, threshold, temperature)
-    live = u.isfinite()
+    u, live = _reached(scores, threshold, temperature)
     if not live.any():
         return torch.zeros_like(grad), 0.0, 0.0
     phi = torch.exp(-u.abs()) / 2
@@ -198,7 +207,7 @@ def log_vjp_row(
     if math.isnan(threshold.hi):
         return torch.full_like(grad, math.nan), math.nan, math.nan
     u = distances(scores, threshold, temperature) if not threshold.is_hard else scores.double()
-    live = u.isfinite() & (not threshold.is_hard)
+    live = u.isfinite() & (not threshold.is_hard)  # no log p is infinite
     if not live.any():
         return torch.zeros_like(grad), 0.0, 0.0
     q, mean_u = shares_row(scores, u, live, temperature)
@@ -219,8 +228,7 @@ def threshold_vjp_row(
     """Gradients of grad * b for scores, budget and temperature, in float64."""
     if math.isnan(threshold.hi):
         return torch.full_like(scores, math.nan, dtype=torch.float64), math.nan, math.nan
-    u = distances(scores, threshold, temperature) if not threshold.is_hard else scores.double()
-    live = u.isfinite() & (not threshold.is_hard)
+    u, live = _reached(scores, threshold, temperature)
     if not live.any():
         return torch.zeros_like(u), 0.0, 0.0
     q, mean_u = shares_row(scores, u, live, temperature)
@@ -236,18 +244,25 @@ def shares_row(scores: Tensor, u: Tensor, live: Tensor, temperature: float) -> t
     has half of q. There u is no help: the threshold is rounded, and by many temperatures.
     """
     decay = torch.where(live, -u.abs(), -math.inf)
-    q = torch.softmax(decay, dim=0)
+    q = softmax(decay)
     above, below = live & (u > 0), live & (u <= 0)
     if not (above.any() and below.any() and decay.max() < -WIDE):
         return q, float((q * torch.where(live, u, 0.0)).sum())
     logs, means = [], []
     for side, end in ((above, scores[above].min()), (below, scores[below].max())):
         away = ((scores[side].double() / 2 - end.double() / 2) / temperature * 2).abs()
-        q[side] = torch.softmax(-away, dim=0) / 2
+        away = away.clamp(max=_REACH)
+        q[side] = softmax(-away) / 2
         logs.append(float(torch.logsumexp(-away, dim=0)))
         means.append(float((q[side] * away).sum()))
     # Equal sums on both sides say how much farther away the nearest score above is.
     return q, means[0] - means[1] + (logs[0] - logs[1]) / 2
+
+
+def softmax(x: Tensor) -> Tensor:
+    """torch.softmax adds numbers one by one: of thousands it is off by as many roundings."""
+    found = torch.exp(x - x.max())
+    return found / found.sum()
 
 
 def _inverse_density(u: Tensor, live: Tensor) -> float:

@@ -15,7 +15,7 @@ import math
 import torch
 from torch import Tensor
 
-from .reference import Threshold, laplace_cdf, solve_row
+from .reference import Threshold, laplace_cdf, softmax, solve_row
 
 
 def is_hard(scores: Tensor, temperature: float) -> bool:
@@ -86,7 +86,7 @@ def quantile_row(scores: Tensor, mass: float, temperature: float) -> Threshold:
 def quantile_vjp_row(grad: float, scores: Tensor, b: Threshold, temperature: float) -> Tensor:
     """Gradient of grad * b for the scores of a soft row: the softmax of -|b - r_i| / t."""
     half = (scores.double() / 2 - b.hi / 2) - b.lo / 2
-    return grad * torch.softmax(-(half / temperature * 2).abs(), 0)
+    return grad * softmax(-(half / temperature * 2).abs())
 
 
 def permutation_row(scores: Tensor, temperature: float) -> Tensor:

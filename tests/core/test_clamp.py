@@ -115,6 +115,18 @@ def test_gradcheck_away_from_the_limit() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "k", [10**20, 10**400, 2**63, 1e300, inf], ids=["1e20", "1e400", "2^63", "1e300", "inf"]
+)
+def test_any_number_may_be_limited(k: float) -> None:
+    for name in ALL:
+        assert torch.equal(
+            ALL[name](_scores(), k, clamp=True), ALL[name](_scores(), 100, clamp=True)
+        )
+    with pytest.raises(ValueError, match=r"k must lie in \[0, 3\]"):
+        soft_topk(torch.zeros(3), 10**400)
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_only_the_upper_end_is_limited(name: str) -> None:
     for bad in (-1, -0.5, nan):

@@ -403,3 +403,52 @@ def test_errors_name_the_argument_and_its_value() -> None:
     assert "got shape (2147483648,)" in _refused(soft_quantile, long, 0.5)
     assert "got shape (2147483648,)" in _refused(spearman, long, long, 0.5)
     assert "mask must be bool" in _refused(soft_rank, scores, mask=scores)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=str)
+def test_the_default_dtype_changes_nothing(dtype: torch.dtype) -> None:
+    """Whole numbers and a half have no place in two bytes."""
+
+    def results() -> list[Tensor]:
+        scores = normal(3, 3000, seed=3, dtype=torch.float32)
+        found = []
+        for t in (0.05, torch.tensor(0.05, dtype=torch.float32, requires_grad=True)):
+            leaf = scores.clone().requires_grad_()
+            for out in (soft_rank(leaf, t), soft_sort(leaf, t), soft_quantile(leaf, 0.3, t)):
+                found += [out, *torch.autograd.grad(out.square().sum(), leaf, create_graph=True)]
+            permutation = soft_argsort(leaf, t)
+            found += [permutation.apply(leaf), permutation.T.apply(leaf)]
+        return [x.detach() for x in found]
+
+    wanted = results()
+    torch.set_default_dtype(dtype)
+    try:
+        found = results()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    for value, expected in zip(found, wanted, strict=True):
+        assert torch.equal(value, expected)
+
+
+def test_places_over_two_to_the_23() -> None:
+    """float32 has no half beside such a number."""
+    n = 2**23 + 8
+    scores = torch.arange(n, dtype=torch.float64)
+    t = torch.tensor(0.05, dtype=torch.float64, requires_grad=True)
+    exact = {"rtol": 0, "atol": 1e-8}  # e^-20 of the neighbours is there
+    with torch.no_grad():
+        for of_t in (0.05, t):
+            torch.testing.assert_close(soft_rank(scores, of_t)[-3:], scores[-3:] + 1, **exact)
+            torch.testing.assert_close(soft_sort(scores, of_t)[-3:], scores[-3:], **exact)
+
+
+@pytest.mark.parametrize("t", [1e24, 1e30])
+def test_sorts_next_to_the_largest_numbers(t: float) -> None:
+    """Half an ulp of them is 1e31."""
+    lowest = torch.finfo(torch.float32).min
+    scores = torch.tensor([0.0, lowest, lowest])
+    for signed in (scores, -scores):
+        found, wanted = soft_sort(signed, t), signed.sort().values
+        assert found.isfinite().all()
+        torch.testing.assert_close(found, wanted, rtol=1e-6, atol=t)
+    assert soft_quantile(scores, 0.1, t) == lowest

@@ -205,3 +205,33 @@ def test_a_permutation_of_one_score_and_of_a_nan_have_gradients() -> None:
     (gradient,) = torch.autograd.grad(soft_argsort(spoilt).apply(torch.ones(2, 3)).sum(), spoilt)
     assert gradient[0].isnan().all()
     assert gradient[1].isfinite().all()
+
+
+@pytest.mark.parametrize("sort", [soft_sort, lambda r, t: soft_quantile(r, 0.15, t)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_tied_scores_share_a_hard_sort_however_it_is_derived(
+    sort: Callable[..., Tensor], dtype: torch.dtype
+) -> None:
+    scores = torch.tensor([1.0, 1.0, 1.0, 2.0, math.inf], dtype=dtype)
+    wanted = torch.tensor([1 / 3, 1 / 3, 1 / 3, 0, 0], dtype=dtype)
+
+    def first(r: Tensor, t: Tensor | float = 0.0) -> Tensor:
+        return sort(r, t).flatten()[0]
+
+    leaf = scores.clone().requires_grad_()
+    learned = torch.tensor(0.0, requires_grad=True)
+    found = [torch.autograd.grad(first(leaf, t), leaf)[0] for t in (0.0, learned.detach(), learned)]
+    found += torch.autograd.grad(first(leaf), leaf, create_graph=True)
+    found.append(torch.func.grad(first)(scores))
+    found.append(torch.func.vmap(torch.func.grad(first))(scores[None])[0])
+    for gradient in found:
+        torch.testing.assert_close(gradient, wanted)
+
+
+def test_what_arrives_at_ranks_of_infinite_scores_has_no_effect() -> None:
+    scores = torch.tensor([1.0, math.inf, 0.0, -math.inf], requires_grad=True)
+    t = torch.tensor(0.5, requires_grad=True)
+    arriving = torch.tensor([1.0, math.nan, 2.0, math.nan])
+    found = [torch.autograd.grad(soft_rank(scores, x), scores, arriving)[0] for x in (0.5, t)]
+    torch.testing.assert_close(found[1], found[0])
+    assert found[0].isfinite().all()

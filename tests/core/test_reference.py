@@ -16,6 +16,7 @@ import fast_lapsum
 import mpmath_oracle
 from cases import DISTRIBUTIONS, FULL_DTYPES, compute_dtype, generator, normal, ulp
 from fast_lapsum import reference
+from fast_lapsum.backends.shares import shares_of
 
 CASES = 2_000
 FAST_CASES = 150
@@ -184,3 +185,15 @@ def test_reference_settles_the_corners(
     torch.testing.assert_close(
         mask, torch.tensor(wanted, dtype=torch.float64), rtol=0, atol=0, equal_nan=True
     )
+
+
+@pytest.mark.parametrize("n", [4095, 100_000])
+def test_shares_add_up_to_one_however_many(n: int) -> None:
+    """torch.softmax is off by an ulp for each of them: of this row by 4e-14."""
+    scores = torch.cat((torch.tensor([2.8]), normal(n - 1, seed=1).relu() * 0.4)).double()
+    solved = reference.solve_row(scores, 0.5, 0.12)
+    u = reference.distances(scores, solved, 0.12)
+    q, _ = reference.shares_row(scores, u, u.isfinite(), 0.12)
+    of_rows = shares_of(scores, u, u.isfinite(), torch.tensor([0.12]).double(), True).q
+    for found in (q, of_rows):
+        assert abs(math.fsum(found.tolist()) - 1) < 1e-15

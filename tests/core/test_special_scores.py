@@ -74,6 +74,7 @@ def test_everything_left_out_with_nothing_to_spend(backend: str, t: float) -> No
         for grad in gradients(p, scores, k, temperature):
             same(grad, torch.zeros(grad.shape))
         same(soft_topk(scores, 0, t, mask=mask, hard=True, solver=backend), [0, 0, 0])
+        assert threshold(scores, 0, t, mask=mask, solver=backend) == 0
         same(soft_topk(scores, leaf_of(1.0), t, mask=mask, solver=backend), [nan, nan, nan])
 
 

@@ -394,3 +394,10 @@ def test_forked_data_loader_workers_finish(backend: str) -> None:
 def test_small_calls_of_a_forked_process_need_no_threads() -> None:
     done = _run_script(FORK, "auto", "256", "2", "197")
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="needs os.fork")
+@pytest.mark.skipif(not loader.status().available, reason="plain torch waits as torch does")
+def test_large_calls_of_a_forked_process_wait_for_no_threads() -> None:
+    done = _run_script(FORK, "auto", "2", "2", "400000")  # threads share a row, or have one each
+    assert done.returncode == 0, done.stderr

@@ -5,6 +5,7 @@ The budget is the number of scores above it. So both sides have half of q, howev
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import mpmath
@@ -83,3 +84,36 @@ def test_second_derivatives() -> None:
     scores = torch.tensor([1.0, 2.0, -1e4, -1e4 - 0.3], dtype=torch.float64, requires_grad=True)
     t = torch.tensor(1.0, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradgradcheck(lambda x, t: threshold(x, 2.0, t), (scores, t))
+
+
+@pytest.mark.parametrize("t", [0.01, 0.5, 1.0])
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_distances_that_overflow(t: float, create_graph: bool, backend: Any) -> None:
+    """Filled with the lowest number of float64, over a temperature below 1."""
+    numbers = [1.0, 3.0, 2.0, *[torch.finfo(torch.float64).min] * 2]
+    scores = torch.tensor(numbers, dtype=torch.float64, requires_grad=True)
+    k = torch.tensor(3.0, dtype=torch.float64, requires_grad=True)
+    temperature = torch.tensor(t, dtype=torch.float64, requires_grad=True)
+    q = torch.softmax(torch.tensor([0.0, -2.0, -1.0], dtype=torch.float64) / t, 0) / 2
+    wanted = torch.cat((q, q.new_full((2,), 0.25)))
+    grad = torch.arange(1.0, 6, dtype=torch.float64)
+    p = soft_topk(scores, k, temperature, solver=backend)
+    d_scores, d_k, d_t = torch.autograd.grad(
+        p, (scores, k, temperature), grad, create_graph=create_graph
+    )
+    assert p.tolist() == [1, 1, 1, 0, 0]
+    assert not d_scores.any()
+    torch.testing.assert_close(d_k, (grad * wanted).sum())
+    assert d_t == 0
+    b = threshold(scores, k, temperature, solver=backend)
+    (d_scores,) = torch.autograd.grad(b, scores, create_graph=create_graph)
+    torch.testing.assert_close(d_scores, wanted)
+
+
+def test_thresholds_that_no_score_moves() -> None:
+    for numbers, k in (([math.inf, -math.inf, math.inf], 2.0), ([-math.inf] * 2, 0.0)):
+        budget = torch.tensor(k, requires_grad=True)
+        b = threshold(torch.tensor(numbers), budget, 0.5)
+        for create_graph in (False, True):
+            (d_k,) = torch.autograd.grad(b, budget, retain_graph=True, create_graph=create_graph)
+            assert d_k == 0

@@ -181,6 +181,12 @@ def test_the_losses_are_their_definitions() -> None:
     torch.testing.assert_close(routing.z_loss(), z.mean())
     even = Routing(*(torch.ones(6, 3),) * 3, torch.ones(6, 3, dtype=torch.bool), None)
     assert even.load_balance_loss() == 1
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        in_bfloat16 = routing.load_balance_loss()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(in_bfloat16, routing.load_balance_loss())
     assert routing.load_balance_loss().requires_grad
 
 
@@ -390,3 +396,17 @@ def test_shares_of_logits_that_are_no_numbers(bad: float) -> None:
     assert alone.probabilities[1].isnan().all() == math.isnan(bad)
     sums = alone.probabilities[[0, 2]].sum(-1)
     torch.testing.assert_close(sums, torch.ones(2))
+
+
+@pytest.mark.parametrize("budget", ["expert", "batch"])
+def test_a_mask_of_all_tokens_is_none_under_any_default_dtype(budget: Any) -> None:
+    capacity = 1.0 if budget == "batch" else None
+    router = TopKRouter(DIM, EXPERTS, 2, budget=budget, capacity_factor=capacity)
+    tokens = normal(4099, DIM, seed=3, dtype=torch.float32)
+    torch.set_default_dtype(torch.bfloat16)  # which has no 4099
+    try:
+        whole, masked = router(tokens), router(tokens, torch.ones(4099, dtype=torch.bool))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(whole.routing_map, masked.routing_map)
+    assert torch.equal(whole.scores, masked.scores)

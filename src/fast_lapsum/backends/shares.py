@@ -24,6 +24,20 @@ class Shares(NamedTuple):
     log_density: Tensor  # the logarithm of sum(phi), phi = e^-|u| / 2
 
 
+def softmax(x: Tensor) -> Tensor:
+    """Softmax along the last dimension; torch's adds numbers one by one, and is off by n eps."""
+    if not x.shape[-1]:
+        return x
+    found = torch.exp(x - x.detach().amax(-1, keepdim=True))
+    return found / found.sum(-1, keepdim=True)
+
+
+def reached(u: Tensor) -> Tensor:
+    """Distances of finite scores, none of them infinite: what is so far has no weight anyway."""
+    most = torch.finfo(u.dtype).max / 2**20  # sums of them are finite, too
+    return u.clamp(-most, most)
+
+
 def shares_of(r: Tensor, u: Tensor, live: Tensor, t: Tensor, looks: bool) -> Shares:
     """Of scores r [..., n] at distances u in temperatures; ``live`` are those that take part.
 
@@ -42,7 +56,7 @@ def shares_of(r: Tensor, u: Tensor, live: Tensor, t: Tensor, looks: bool) -> Sha
     sums = decay.logsumexp(-1, keepdim=True)
     is_wide = decay.detach().amax(-1, keepdim=True) < -WIDE
     if looks and not bool(is_wide.any()):
-        q = torch.softmax(decay, -1).masked_fill(~live, 0.0)
+        q = softmax(decay).masked_fill(~live, 0.0)
         return Shares(q, (q * u).sum(-1, keepdim=True), sums - math.log(2))
     above = live & (u > 0)
     below = live & ~above
@@ -52,7 +66,7 @@ def shares_of(r: Tensor, u: Tensor, live: Tensor, t: Tensor, looks: bool) -> Sha
     least = r.detach().masked_fill(~above, math.inf).amin(-1, keepdim=True)
     most = r.detach().masked_fill(~below, -math.inf).amax(-1, keepdim=True)
     end = torch.where(far, torch.where(above, least, most), 0.0)
-    signed = (torch.where(far, r, 0.0) / 2 - end / 2) / t * 2
+    signed = reached((torch.where(far, r, 0.0) / 2 - end / 2) / t * 2)
     away = torch.where(above, signed, -signed)  # not abs(), whose slope at 0 is 0
     near = torch.exp(-away)
     of_above, of_below = (
@@ -60,11 +74,11 @@ def shares_of(r: Tensor, u: Tensor, live: Tensor, t: Tensor, looks: bool) -> Sha
         for side in (above, below)
     )
     decay = torch.where(far, -away - torch.where(above, of_above, of_below), decay)
-    q = torch.softmax(decay, -1).masked_fill(~live, 0.0)
+    q = softmax(decay).masked_fill(~live, 0.0)
     mean = (q * torch.where(far, signed, u)).sum(-1, keepdim=True)
     # Equal sums say by how much the nearest score above is farther away than that below.
     mean = mean + torch.where(is_wide, (of_above - of_below) / 2, 0.0)
-    half_gap = torch.where(is_wide, least / 2 - most / 2, 0.0) / t
+    half_gap = reached(torch.where(is_wide, least / 2 - most / 2, 0.0) / t)
     both = math.log(2) + (of_above + of_below) / 2 - half_gap
     return Shares(q, mean, torch.where(is_wide, both, sums) - math.log(2))
 

@@ -90,7 +90,7 @@ class DeadLatents(torch.nn.Module):
         """
         self._check(latents)
         gate = soft_topk(latents, k, temperature, mask=self.is_dead, clamp=True, hard=True)
-        share = (torch.count_nonzero(self.is_dead) / k).nan_to_num(0.0).clamp(max=1)
+        share = (torch.count_nonzero(self.is_dead).float() / k).nan_to_num(0.0).clamp(max=1)
         # What is not chosen is 0, also where it is infinite.
         finite = latents.where((gate.detach() != 0) | latents.isfinite(), 0)
         return AuxiliaryLatents(finite * gate.to(latents.dtype), share)

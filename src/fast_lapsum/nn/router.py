@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from .._arguments import check_flag, check_mask, check_number
+from ..backends.common import row_dtype
 from ..functional import log_soft_topk, soft_topk, threshold
 from ..selection import hard_topk_mask
 from .budgeted import (
@@ -22,7 +23,6 @@ from .budgeted import (
     shown,
     whole_budget,
 )
-from .kept import WITHOUT_FLOAT64
 from .routing import Routing
 from .running_threshold import RunningThreshold
 
@@ -213,9 +213,6 @@ class TopKRouter(torch.nn.Module):
         """Of the chosen tokens of an expert, as many as it takes."""
         assert self.capacity_factor is not None
         count = _token_count(logits, mask)
-        if isinstance(count, Tensor):
-            has_float64 = count.device.type not in WITHOUT_FLOAT64
-            count = count.to(torch.float64 if has_float64 else torch.float32)
         most = rounded_up(self.capacity_factor * (self.top_k * count / self.num_experts))
         # A weight grows with a logit's height over its token's threshold, and saturates at one.
         heights = logits
@@ -279,7 +276,9 @@ def _checked_mask(mask: Tensor, logits: Tensor) -> Tensor:
 
 def _token_count(logits: Tensor, mask: Tensor | None) -> int | Tensor:
     """How many tokens are no padding."""
-    return logits.shape[0] if mask is None else torch.count_nonzero(mask[:, 0])
+    if mask is None:
+        return logits.shape[0]
+    return torch.count_nonzero(mask[:, 0]).to(row_dtype(logits))
 
 
 def _shares(logs: Tensor, chosen: Tensor, of_others: float) -> Tensor:

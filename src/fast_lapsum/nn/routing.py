@@ -104,8 +104,8 @@ class Routing(NamedTuple):
         soft mask, as in the Switch Transformer.
         """
         num_experts = self.logits.shape[-1]
-        load = self.tokens_per_expert()
         mass = self.scores.reshape(-1, num_experts).sum(0)
+        load = self.tokens_per_expert().to(torch.promote_types(mass.dtype, torch.float32))
         return num_experts * (load / load.sum().clamp(min=1) * mass).sum() / mass.sum()
 
     def z_loss(self) -> Tensor:

@@ -10,6 +10,8 @@ namespace {
 
 // Sums over e of so little are taken anew, relative to the nearest scores.
 constexpr double kDensity = 0x1p-60;
+// Distances of finite scores that overflow are so large, so that sums of them are finite.
+constexpr double kReach = std::numeric_limits<double>::max() / (1 << 20);
 
 // No upstream gradient, for sums that need none.
 template <class T>
@@ -34,8 +36,11 @@ Sides sides_of(Row<T>& row, const Threshold& threshold, double t) {
     Sides out;
     out.below = seen.equal_count > 0 && lo >= 0 ? b : seen.nearest_below;
     out.above = seen.equal_count > 0 && lo < 0 ? b : seen.nearest_above;
-    out.u_below = ((b / 2 - out.below / 2) + lo / 2) / t * 2;
-    out.u_above = ((out.above / 2 - b / 2) - lo / 2) / t * 2;
+    const auto reached = [](double end, double u) {
+        return std::isfinite(end) && !(u < kInfinity) ? kReach : u;
+    };
+    out.u_below = reached(out.below, ((b / 2 - out.below / 2) + lo / 2) / t * 2);
+    out.u_above = reached(out.above, ((out.above / 2 - b / 2) - lo / 2) / t * 2);
     out.shift = std::min(out.u_below, out.u_above);
     out.weight_below = std::exp(out.shift - out.u_below);
     out.weight_above = std::exp(out.shift - out.u_above);
@@ -61,7 +66,8 @@ GradientSums sums_by_sides(Sides* sides, double t, bool is_whole, bool with_dist
     const bool is_even = is_whole && below.e > 0 && above.e > 0;
     double aside = 0;  // how much nearer b is to the scores below than to those above
     if (is_even) {
-        const double half_gap = (sides->above / 2 - sides->below / 2) / t;
+        double half_gap = (sides->above / 2 - sides->below / 2) / t;
+        half_gap = half_gap < kInfinity ? half_gap : kReach;
         aside = std::log(above.e / below.e) / 2;
         sides->u_below = half_gap - aside;
         sides->u_above = half_gap + aside;

@@ -15,8 +15,7 @@ constexpr int64_t kRowPrice = 16;
 constexpr int64_t kHaste = 8 * kParallelScores;  // calls of fewer scores do not wait for late threads
 
 bool is_worth_threads(const Call& call, int64_t rows, int64_t scores, Worth enough) {
-    if (call.threads == 1 || scores + rows * kRowPrice < enough) return false;
-    if (g_is_forked && scores < kParallelScores) return false;
+    if (call.threads == 1 || g_is_forked || scores + rows * kRowPrice < enough) return false;
     return scores >= kHaste || g_lateness.is_over();
 }
 

@@ -275,7 +275,7 @@ RowGradient write_log_gradient(Row<T>& row, const Strided& grad, const Threshold
         });
     } else {
         Sides sides = sides_of(row, threshold, t);
-        if (!(sides.shift < kInfinity)) {  // no score takes part
+        if (sides.shift == kReach || sides.shift == kInfinity) {  // none takes part, or log p is infinite
             fill(row, out, T(0));
             return {};
         }

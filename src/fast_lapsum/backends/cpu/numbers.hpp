@@ -76,12 +76,14 @@ LAPSUM_INLINE double divisible_temperature(double t) {
     return t >= kMin && t <= kMax / kHottest ? t : 1;
 }
 
-// A double as T, infinite where T has no such number: a plain cast is undefined there.
+// A double rounded to T, also where T has no number that large: a plain cast is undefined there.
 template <class T>
 LAPSUM_INLINE T narrowed(double value) {
-    constexpr double kMax = std::numeric_limits<T>::max();
-    if (value > kMax) return std::numeric_limits<T>::infinity();
-    return value < -kMax ? -std::numeric_limits<T>::infinity() : T(value);
+    constexpr T kMax = std::numeric_limits<T>::max(), kEnd = std::numeric_limits<T>::infinity();
+    constexpr double kOver = sizeof(T) == 4 ? 0x1.ffffffp127 : double(kEnd);  // half an ulp
+    if (value > kMax) return value < kOver ? kMax : kEnd;
+    if (value < -double(kMax)) return value > -kOver ? -kMax : -kEnd;
+    return T(value);
 }
 
 // The same with the largest number in place of infinity.

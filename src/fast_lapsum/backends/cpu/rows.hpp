@@ -213,7 +213,7 @@ struct Row {
             work(block, block * size, std::min(size, n - block * size));
         };
 #ifdef _OPENMP
-        if (threads > 1 && n >= kParallelScores) {
+        if (threads > 1 && n >= kParallelScores && !g_is_forked) {
 #pragma omp parallel for schedule(static) num_threads(threads)
             for (int64_t block = 0; block < blocks; ++block) one(block);
             return;  // the plain loop below enters no parallel region, which would cost more than

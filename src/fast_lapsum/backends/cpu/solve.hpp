@@ -131,7 +131,7 @@ Solution solve_row(Row<T>& row, const Places& places, double k, double t, double
         out.hard = {kInfinity, 0, seen.infinite};
         out.threshold = hard_limit(out.hard, k);
     } else if (!is_soft) {
-        out.threshold = hard_limit(out.hard, k);
+        out.threshold = valid > 0 ? hard_limit(out.hard, k) : Threshold{0, 0, true, false};
     } else if (seen.finite == 0) {
         out.threshold = {0, 0, false, false};
     } else if (remaining == 0) {

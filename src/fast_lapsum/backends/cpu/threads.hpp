@@ -39,7 +39,7 @@ class Lateness {
 Lateness g_lateness;
 
 // The runtime's threads are not there in a forked process, and what they are to share waits for
-// ever, torch's functions as well. Torch's own workers therefore ask for one thread.
+// ever, that of torch's functions, too (torch's own workers therefore ask for one thread).
 bool g_is_forked = false;
 #ifdef _OPENMP
 const int g_fork_is_told = pthread_atfork(nullptr, nullptr, [] { g_is_forked = true; });
@@ -51,7 +51,7 @@ template <class Body>
 void for_each(int64_t count, int threads, int64_t share, Body body) {
     (void)share;
 #ifdef _OPENMP
-    if (threads > 1) {
+    if (threads > 1 && !g_is_forked) {
         bool out_of_memory = false;
         const int64_t begun = now();
         int64_t worked = 0;

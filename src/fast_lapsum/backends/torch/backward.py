@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..common import compute_dtype, distances, is_hard, per_row_values
-from ..shares import inverse_density, shares_of
+from ..shares import inverse_density, reached, shares_of
 from .forward import as_rows
 
 #: Farther away in temperatures phi is 0, and its product with a distance must not be NaN.
@@ -39,7 +39,7 @@ def backward(
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Gradients of ``output`` for scores, and with ``per_row`` for budget and temperature."""
     temperature = per_row_values(temperature, temperature_number, scores)
-    row = _SoftRows(scores, temperature, mask, threshold, largest)
+    row = _SoftRows(scores, temperature, mask, threshold, largest, output == "log")
     if output == "threshold":
         found = _of_threshold(row, grad, largest)
     else:
@@ -70,6 +70,7 @@ class _SoftRows:
         mask: Tensor | None,
         threshold: Tensor,
         largest: bool,
+        is_log: bool,
     ) -> None:
         rows = as_rows(scores, mask, largest)
         hi, lo = threshold.reshape(-1, 2).to(rows.dtype).unbind(-1)
@@ -77,7 +78,8 @@ class _SoftRows:
         self.is_hard = is_hard(hi, self.t[:, 0], compute_dtype(scores.dtype))
         self.unanswerable = hi.isnan()
         u = distances(rows, hi[:, None], lo[:, None], self.t)
-        self.live = u.isfinite()
+        self.live = (u if is_log else rows).isfinite()  # no log p is infinite
+        u = u if is_log else reached(u)
         self.u = u.masked_fill(~self.live, 0.0)
         decay = (-self.u.abs()).masked_fill(~self.live, -math.inf)
         self.phi = torch.exp(decay) / 2

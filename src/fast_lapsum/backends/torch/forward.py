@@ -167,7 +167,9 @@ def _hard_limit(scores: Tensor, budget: Tensor) -> tuple[Tensor, Tensor]:
     last = budget.nan_to_num().ceil().long().clamp(1, scores.shape[-1]) - 1
     boundary = ordered.gather(-1, last[:, None])
     above, tied = (scores > boundary).sum(-1), (scores == boundary).sum(-1)
-    return boundary[:, 0], (budget - above) / tied
+    is_empty = ordered[:, 0] == -math.inf  # no valid score, and a budget of 0
+    share = ((budget - above) / tied).masked_fill(is_empty, 0.0)
+    return boundary[:, 0].masked_fill(is_empty, 0.0), share
 
 
 def mask_rows(

@@ -45,7 +45,9 @@ class Nodes(NamedTuple):
 
     def masses(self) -> Tensor:
         """M at every score."""
-        index = torch.arange(self.scores.shape[-1], device=self.scores.device)
+        index = torch.arange(
+            self.scores.shape[-1], dtype=self.scores.dtype, device=self.scores.device
+        )
         return index + 0.5 + (self.upper_sums - self.lower_sums) / 2
 
     def spread(self, lower: Tensor, upper: Tensor) -> Tensor:
@@ -83,12 +85,32 @@ def ranks_in_order(nodes: Nodes) -> Tensor:
     """Soft ranks of sorted rows; NaN for a NaN. Tied scores have the rank of their first one."""
     scores = nodes.scores
     ranks = nodes.masses() + 0.5
-    index = torch.arange(scores.shape[-1], device=scores.device).expand(scores.shape)
-    is_tied = scores[:, 1:] == scores[:, :-1]
-    starts = torch.cat((index[:, :1], index[:, 1:].masked_fill(is_tied, 0)), -1)
-    first = torch.cummax(starts, -1).values if starts.numel() else starts
-    ranks = ranks + (ranks.gather(-1, first) - ranks).detach()
+    ranks = ranks + (ranks.gather(-1, _first_of_tied(scores)) - ranks).detach()
+    # Infinite scores have constant ranks, and what arrives at those may be NaN.
+    ranks = torch.where(scores.isfinite(), ranks, ranks.detach())
     return ranks.masked_fill(scores.isnan(), math.nan)
+
+
+def _first_of_tied(ordered: Tensor) -> Tensor:
+    """For every score of sorted rows the place of the first that equals it."""
+    index = torch.arange(ordered.shape[-1], device=ordered.device).expand(ordered.shape)
+    is_tied = ordered[:, 1:] == ordered[:, :-1]
+    starts = torch.cat((index[:, :1], index[:, 1:].masked_fill(is_tied, 0)), -1)
+    return torch.cummax(starts, -1).values if starts.numel() else starts
+
+
+def _shared_by_tied(nodes: Nodes) -> Tensor:
+    """The sorted scores; in the hard limit what moves one moves all that are tied with it."""
+    scores = nodes.scores
+    first = _first_of_tied(scores)
+    # Zeros, which have the derivatives of the scores: no sum of them overflows.
+    moved = torch.where(scores.isfinite(), scores - scores.detach(), 0.0)
+    nothing = torch.zeros_like(scores.detach())
+    sums = nothing.scatter_add(-1, first, moved)
+    tied = nothing.scatter_add(-1, first, torch.ones_like(nothing))
+    shared = (sums / tied.clamp(min=1)).gather(-1, first)
+    is_shared = scores.isfinite() & (nodes.temperature < nodes.tiny)
+    return torch.where(is_shared, scores.detach() + shared, scores)
 
 
 def thresholds_in_order(nodes: Nodes, masses: Tensor) -> Thresholds:
@@ -99,7 +121,8 @@ def thresholds_in_order(nodes: Nodes, masses: Tensor) -> Thresholds:
     masses = masses.to(dtype) + torch.zeros_like(knots[:, :1])  # for each row, mapped ones too
     count = torch.searchsorted(knots, masses)
     at_low, at_up = (count - 1).clamp(min=0), count.clamp(max=n - 1)
-    low, up = nodes.scores.gather(-1, at_low), nodes.scores.gather(-1, at_up)
+    scores = _shared_by_tied(nodes)
+    low, up = scores.gather(-1, at_low), scores.gather(-1, at_up)
     # Where a side is empty its sum is 0, and its distance infinite.
     inside = (count > 0) & (count < n)
     gap = torch.where(inside, nodes.spread(low, up), math.inf)
@@ -192,7 +215,7 @@ def threshold_rows(
     temperature = per_row_tensor(temperature, ordered)
     nodes, n = _nodes(ordered, temperature), ordered.shape[-1]
     if masses is None:
-        masses = torch.arange(n, device=ordered.device) + 0.5
+        masses = torch.arange(n, dtype=nodes.scores.dtype, device=ordered.device) + 0.5
     found = thresholds_in_order(nodes, masses.to(nodes.scores.dtype)[None])
     low_sum = nodes.lower_sums.gather(-1, (found.rank - 1).clamp(min=0))
     up_sum = nodes.upper_sums.gather(-1, found.rank.clamp(max=n - 1))
