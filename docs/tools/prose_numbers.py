@@ -81,7 +81,10 @@ def _sorts_are(kind: str, scores: str, verdict: str) -> bool:
 HAAR, CODECS = "Haar top-k, best depth", ("JPEG", "JPEG 2000", "WebP", "JPEG XL")
 
 PAGES: dict[str, tuple[Entry, ...]] = {
-    "README.md": (Stated("read once or twice", CODE),),
+    "README.md": (
+        Stated("read once or twice", CODE),
+        Stated("at a tenth of the scores' standard deviation", EXAMPLE),
+    ),
     "DESIGN.md": (
         Stated("read twice", CODE),
         Tied(

@@ -41,7 +41,7 @@ from .bench.report.command import report
 from .bench.results import finished_file, write_json
 
 app = typer.Typer(
-    help="Exact-budget differentiable top-k, about as fast as a softmax on long rows.",
+    help="Exact-budget differentiable top-k in a few passes over the scores.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
@@ -71,7 +71,7 @@ def main(
         ),
     ] = False,
 ) -> None:
-    """Exact-budget differentiable top-k, about as fast as a softmax on long rows."""
+    """Exact-budget differentiable top-k in a few passes over the scores."""
 
 
 @app.command()
