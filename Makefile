@@ -40,7 +40,7 @@ define set_up
 	@rm -f $(INSTALLED) $(DEMO_INSTALLED)
 	@rm -rf src/fast_lapsum/cpu # where it was before
 	@rm -f src/fast_lapsum/backends/cpu/_lapsum.* # if it cannot be built, none is better than an old one
-	@echo "Installing into $(VENV), which takes a few minutes."
+	@echo "Installing into $(VENV), which takes a minute or more."
 	$(BIN)/python -m pip install --quiet --editable ".[$(1)]" --no-compile
 	@$(BIN)/python -c 'from fast_lapsum.backends.cpu import loader; print("CPU calls take:", loader.status().description)'
 endef

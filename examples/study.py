@@ -109,6 +109,14 @@ def main(*studies: Study, text: str | None = None) -> None:
             raise SystemExit(f"error: {path} has no complete study, run without --draw")
         print(f"{study.name}\n{_table(record)}")
         draw(study, record, figures / f"example-{study.name}.svg")
+    print(f"Results are in {_shown(folder)}, pictures in {_shown(figures)}.")
+    if given.short:
+        print("Short runs show that the examples work. Their numbers prove nothing.")
+
+
+def _shown(folder: Path) -> Path:
+    """By its path from the checkout, if it is there."""
+    return folder.relative_to(ROOT) if folder.is_relative_to(ROOT) else folder
 
 
 def _arguments(text: str) -> argparse.Namespace:

@@ -13,10 +13,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import zipfile
 from pathlib import Path
 
+import manylinux_symbols
+from manylinux_symbols import MANYLINUX
+
 ROOT = Path(__file__).resolve().parents[1]
-MANYLINUX = "manylinux_2_28"
 
 
 def run(*words: object) -> None:
@@ -24,7 +27,16 @@ def run(*words: object) -> None:
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
     environment = {**os.environ, "PATH": path}
     command = [sys.executable, "-m", *map(str, words)]
-    subprocess.run(command, check=True, cwd=ROOT, env=environment)
+    ended = subprocess.run(command, cwd=ROOT, env=environment).returncode
+    if ended:
+        raise SystemExit(f"error: {' '.join(map(str, words))}: exit code {ended}; see above")
+
+
+def check_symbols(wheel: Path, scratch: Path) -> None:
+    """End with one line if the kernel of a wheel needs a newer system than it is marked for."""
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (one for one in archive.namelist() if Path(one).name == "_lapsum.so")
+        manylinux_symbols.check(Path(archive.extract(name, scratch)))
 
 
 def main(folder: Path) -> None:
@@ -42,18 +54,10 @@ def main(folder: Path) -> None:
         if wheel.name.endswith("-any.whl"):
             raise SystemExit("error: the C++ kernel was not built; no compiler?")
         if platform.system() == "Linux":
+            check_symbols(wheel, Path(scratch))
             tag = f"{MANYLINUX}_{platform.machine()}"
-            run(
-                "auditwheel",
-                "repair",
-                "--plat",
-                tag,
-                "--exclude",
-                "libgomp.so.1",
-                "-w",
-                made,
-                wheel,
-            )
+            options = ("--plat", tag, "--exclude", "libgomp.so.1", "-w", made)
+            run("auditwheel", "repair", *options, wheel)
         else:
             shutil.copy(wheel, made)
         shutil.rmtree(folder, ignore_errors=True)

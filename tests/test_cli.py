@@ -248,6 +248,15 @@ def test_paragraphs_of_help_fill_the_terminal(command: tuple[str, ...]) -> None:
     assert len([line for line in after if line]) <= 1
 
 
+@pytest.mark.parametrize(
+    "command", [(), *_commands(get_command(cli.app))], ids=lambda words: " ".join(words) or "none"
+)
+def test_help_names_no_value_for_a_flag(command: tuple[str, ...]) -> None:
+    said = invoke(*command, "--help").stdout
+    assert re.search(r"--help +Show this message", said)
+    assert not re.search(r"<bool|BOOL", said)
+
+
 def test_a_failed_picture_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

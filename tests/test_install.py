@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ import warnings
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -69,6 +71,37 @@ def test_a_wheel_with_the_kernel_is_one_for_its_platform(tmp_path: Path) -> None
     assert "-py3-none-" in wheel.name
     assert not wheel.name.endswith("-any.whl")
     assert len(_libraries(wheel)) == 1
+
+
+def _symbols() -> ModuleType:
+    """packaging/manylinux_symbols.py, by its path: there is a package of the folder's name."""
+    path = ROOT / "packaging" / "manylinux_symbols.py"
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="manylinux is of Linux")
+@pytest.mark.skipif(not loader.status().available, reason="the C++ kernel is not there")
+@pytest.mark.skipif(shutil.which("objdump") is None, reason="this system has no objdump")
+def test_the_kernel_needs_nothing_newer_than_its_wheels_say() -> None:
+    path = loader.status().path
+    assert path is not None
+    _symbols().check(Path(path))
+
+
+def test_a_symbol_that_is_too_new_is_named() -> None:
+    table = """
+0000000000000000      DF *UND*  0000000000000000 (GLIBC_2.14) memcpy
+0000000000000000      DF *UND*  0000000000000000 (GLIBCXX_3.4.29) std::__throw_bad()
+0000000000000000      DF *UND*  0000000000000000 (GLIBC_2.38) __isoc23_strtol
+0000000000000000      DF *UND*  0000000000000000 (GOMP_4.5)   GOMP_parallel
+"""
+    found = _symbols().too_new(table)
+    assert found == ["std::__throw_bad() (GLIBCXX_3.4.29)", "__isoc23_strtol (GLIBC_2.38)"]
 
 
 @pytest.fixture

@@ -364,6 +364,18 @@ def test_bad_arguments_are_named(arguments: dict[str, Any], says: str) -> None:
     assert not parametrize.is_parametrized(model[0])
 
 
+def test_names_that_are_offered_are_accepted() -> None:
+    """Not the inner names of what is pruned already."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 4))
+    soften(model, density=0.5, scores="learned")
+    offered = r"\(0\.bias, 1\.bias\), got '0\.wieght'"
+    with pytest.raises(ValueError, match=offered):
+        soften(model, ["0.wieght"], density=0.5)
+    assert soften(model, ["0.bias", "1.bias"], density=0.5).count == 6
+    with pytest.raises(ValueError, match=r"\(none is left\), got '0\.wieght'"):
+        soften(model, ["0.wieght"], density=0.5)
+
+
 def test_what_is_pruned_already_is_named() -> None:
     says = r"names must be of parameters that are not pruned already, got '{}': "
     model = _model()

@@ -15,6 +15,7 @@ from result_tables import (
     case_table,
     environment_of,
     figures,
+    limits_kept,
     load,
     seconds,
     share_met,
@@ -135,7 +136,7 @@ def _functions(device: str) -> str:
     text = (
         f"{unit_name} at t = {results['temperature']:g}. `hard` is a straight-through mask with "
         "the soft threshold that\nits gradient needs. "
-        f"Of the command's limits {share_met(lines)} hold."
+        f"{limits_kept(lines)}."
     )
     table = case_table(whole, columns, unit)
     selecting = [case for case in cases if "select" in case["timings"]]
@@ -165,8 +166,7 @@ def _compiled(device: str) -> str:
     lines = [line for case in results["cases"] for line in case["lines"]]
     return _section(
         f"Under torch.compile on a {device}",
-        "Microseconds of wall time, forward and backward, Python included. Of the limits\n"
-        f"{share_met(lines)} hold.",
+        f"Microseconds of wall time, forward and backward, Python included.\n{limits_kept(lines)}.",
         file,
         "fast-lapsum bench compiled" + (" --device cuda" if device == "GPU" else ""),
         case_table(results["cases"], columns, 1e-6),

@@ -20,6 +20,7 @@ from result_tables import (
     case_table,
     environment_of,
     figures,
+    limits_kept,
     load,
     scores_of,
     share_met,
@@ -184,7 +185,7 @@ def _on_both(name: str, calls: tuple[str, ...]) -> str:
         f"Milliseconds on a CPU ({environment_of(cpu)}):\n\n{_named(cpu, calls)}\n"
         f"Of the device, in a CUDA graph, on a GPU ({environment_of(gpu)}):\n\n"
         f"{_named(gpu, calls)}\n"
-        f"Of the limits {held['CPU']} hold on the CPU, and {held['GPU']} on the GPU.\n"
+        f"Limits kept: {held['CPU']} on the CPU, {held['GPU']} on the GPU.\n"
     )
 
 
@@ -217,11 +218,16 @@ def _one_rank() -> str:
         alone, of_rank = (case["timings"][name]["p50"] for name in (ALONE, OF_RANK))
         cells = (figures(alone * 1e3), figures(of_rank * 1e3), f"{of_rank / alone:.2g}")
         lines.append(f"| {unbroken(case['case'])} | " + " | ".join(cells) + " |")
-    held = share_met([line for case in results["cases"] for line in case["lines"]])
+    held = limits_kept([line for case in results["cases"] for line in case["lines"]])
+    limits = [
+        f"at most {line['at_most']} for {case['case']}"
+        for case in results["cases"]
+        for line in case["lines"]
+    ]
     table = "\n".join(lines)
     return (
         f"Milliseconds of the device ({environment_of(results)}):\n\n{table}\n\n"
-        f"Of the limits {held} hold.\n"
+        f"{held} ({'; '.join(limits)}).\n"
     )
 
 
@@ -240,12 +246,12 @@ def _layers() -> str:
             for both in ("", BOTH)
         ]
         shares.append(f"| {layer} | " + " | ".join(cells) + " |")
-    held = share_met([line for case in results["cases"] for line in case["lines"]])
+    held = limits_kept([line for case in results["cases"] for line in case["lines"]])
     table = "\n".join(shares)
     return (
         f"Milliseconds of the device, forward ({environment_of(results)}):\n\n{forward}\n"
         f"And forward and backward:\n\n{_named(results, names)}\n"
-        f"Of the device, over all shapes:\n\n{table}\n\nOf the limits {held} hold.\n\n"
+        f"Of the device, over all shapes:\n\n{table}\n\n{held}.\n\n"
         f"By the clock of a caller, forward and backward:\n\n{_named(results, names, 'wall')}"
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Iterator
 from typing import Any
 
@@ -219,6 +220,25 @@ def without_operator() -> Iterator[str]:
     """On how many pictures B is lower without the operator."""
     for calls in (300, 1000):
         yield "{} of {}".format(*lower(RESIZED, calls, "no-operator", "ours"))
+
+
+def _medians(calls: int, left_out: tuple[str, ...]) -> Iterator[float]:
+    """Of B on resized pictures, without the operator and with it."""
+    for method in ("no-operator", "ours"):
+        found = attack_values(RESIZED, calls, method)
+        yield statistics.median(value for name, value in found.items() if name not in left_out)
+
+
+def gap_without_operator() -> list[str]:
+    """The median B without the operator, of that with it, at 300 and at 1000 calls."""
+    pairs = [tuple(_medians(calls, ())) for calls in (300, 1000)]
+    return [f"{without / with_it:.1f}" for without, with_it in pairs]
+
+
+def others_without_operator() -> Iterator[str]:
+    """Both medians, at 300 and at 1000 calls, without the two pictures that make the difference."""
+    for calls in (300, 1000):
+        yield from (f"{value:.0f}" for value in _medians(calls, ("daisy_2mp", "bell_pepper")))
 
 
 def chance() -> Iterator[str]:

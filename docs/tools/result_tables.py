@@ -82,3 +82,12 @@ def environment_of(results: dict[str, Any]) -> str:
 def share_met(lines: list[dict[str, Any]]) -> str:
     """How many limits hold."""
     return f"{sum(line['met'] for line in lines)} of {len(lines)}"
+
+
+def limits_kept(lines: list[dict[str, Any]]) -> str:
+    """The same in words.
+
+    >>> limits_kept([{"met": True}, {"met": False}])
+    'Limits kept: 1 of 2'
+    """
+    return f"Limits kept: {share_met(lines)}"

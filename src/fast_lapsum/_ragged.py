@@ -173,7 +173,7 @@ def prepare(
         if validate:
             t = row_temperature
             t = full_rows(scores, temperature_number, rows) if t is None else t.detach()
-            given = (t, mask, largest, is_hard, clamp)
+            given = (t, mask, largest, is_hard, clamp, not is_nested)
             checked = check_values(looked_at, segments, budgets, *given)
             if checked is not budgets:  # in a graph
                 budget, budgets, budget_number = checked, checked, 0.0

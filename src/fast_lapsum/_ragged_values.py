@@ -24,12 +24,15 @@ def check_values(
     largest: bool,
     hard: bool,
     clamp: bool,
+    from_zero: bool,
 ) -> Tensor:
     """``validate=True``: the budget again, or an error for the first row that has no answer.
 
+    Offsets that a caller has written begin at 0 (``from_zero``); those of a nested tensor need not.
     In a compiled graph it is an operator, kept there by the zero that it adds to the budget.
     """
-    given = (scores, *segments, budget.detach(), temperature, mask, largest, hard, clamp)
+    options = (largest, hard, clamp, from_zero)
+    given = (scores, *segments, budget.detach(), temperature, mask, *options)
     if is_plain(scores):
         _raise_for_values(*given)
         return budget
@@ -59,9 +62,10 @@ def _raise_for_values(
     largest: bool,
     hard: bool,
     clamp: bool,
+    from_zero: bool,
 ) -> None:
     if offsets is not None:
-        _raise_for_offsets(offsets, scores.shape[-1])
+        _raise_for_offsets(offsets, scores.shape[-1], from_zero)
     if lengths is not None:
         _raise_for_lengths(lengths, scores.shape[-1])
     counts = valid_counts(scores, offsets, lengths, mask, largest)
@@ -73,7 +77,7 @@ def _raise_for_values(
     raise_for_budgets(k, t, counts, scores.dtype, hard, clamp)
 
 
-def _raise_for_offsets(offsets: Tensor, total: int) -> None:
+def _raise_for_offsets(offsets: Tensor, total: int, from_zero: bool) -> None:
     places = offsets.tolist()
     for i, (before, after) in enumerate(itertools.pairwise(places)):
         if after < before:
@@ -86,6 +90,11 @@ def _raise_for_offsets(offsets: Tensor, total: int) -> None:
         raise ValueError(
             f"cu_seqlens must lie in [0, {total}] for {total} scores, got "
             f"cu_seqlens[{i}]={places[i]}"
+        )
+    if from_zero and places[0] != 0:
+        raise ValueError(
+            f"cu_seqlens must begin at 0, got cu_seqlens[0]={places[0]}: offsets say where "
+            "segments begin and the last one ends, such as [0, 4, 10] for the lengths 4 and 6"
         )
 
 
@@ -117,7 +126,8 @@ def _raise_for_longest(
 torch.library.define(
     f"{NAMESPACE}::check_ragged_values",
     "(Tensor scores, Tensor? offsets, Tensor? lengths, SymInt? max_length, Tensor budget,"
-    " Tensor temperature, Tensor? mask, bool largest, bool hard, bool clamp) -> Tensor",
+    " Tensor temperature, Tensor? mask, bool largest, bool hard, bool clamp, bool from_zero)"
+    " -> Tensor",
     tags=LOOKS_AT_NUMBERS,
 )
 
@@ -134,9 +144,10 @@ def _(
     largest: bool,
     hard: bool,
     clamp: bool,
+    from_zero: bool,
 ) -> Tensor:
     rows = (scores, offsets, lengths, max_length)
-    _raise_for_values(*rows, budget, temperature, mask, largest, hard, clamp)
+    _raise_for_values(*rows, budget, temperature, mask, largest, hard, clamp, from_zero)
     return scores.new_zeros((), dtype=row_dtype(scores))
 
 
@@ -152,5 +163,6 @@ def _(
     largest: bool,
     hard: bool,
     clamp: bool,
+    from_zero: bool,
 ) -> Tensor:
     return scores.new_empty((), dtype=row_dtype(scores))

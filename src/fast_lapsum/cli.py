@@ -7,13 +7,14 @@ import json
 import re
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from typer.core import TyperCommand, TyperGroup
 
 import fast_lapsum
 
@@ -40,7 +41,7 @@ from .bench.report.command import report
 from .bench.results import finished_file, write_json
 
 app = typer.Typer(
-    help="Exact-budget differentiable top-k, about as fast as a softmax on long rows.",
+    help="Exact-budget differentiable top-k in a few passes over the scores.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
@@ -70,7 +71,7 @@ def main(
         ),
     ] = False,
 ) -> None:
-    """Exact-budget differentiable top-k, about as fast as a softmax on long rows."""
+    """Exact-budget differentiable top-k in a few passes over the scores."""
 
 
 @app.command()
@@ -215,6 +216,36 @@ app.command(name="report", epilog="Example: fast-lapsum report results --figures
 )
 
 
+def _without_flag_values(parameters: list[Any]) -> list[Any]:
+    """Flags take no value: Typer's help names their type, as if they did."""
+    for parameter in parameters:
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""
+    return parameters
+
+
+class _Command(TyperCommand):
+    def get_params(self, ctx: Any) -> list[Any]:
+        """All options, with the one for help."""
+        return _without_flag_values(super().get_params(ctx))
+
+
+class _Group(TyperGroup):
+    def get_params(self, ctx: Any) -> list[Any]:
+        """All options, with the one for help."""
+        return _without_flag_values(super().get_params(ctx))
+
+
+def _show_flags_alone(commands: typer.Typer) -> None:
+    """The help of these commands, and of those below them, names no value for a flag."""
+    commands.info.cls = _Group
+    for command in commands.registered_commands:
+        command.cls = _Command
+    for group in commands.registered_groups:
+        if group.typer_instance is not None:
+            _show_flags_alone(group.typer_instance)
+
+
 def _unwrap_help(commands: typer.Typer) -> None:
     """Each paragraph of a command's help in one line, and each item of a list.
 
@@ -229,6 +260,7 @@ def _unwrap_help(commands: typer.Typer) -> None:
 
 
 _unwrap_help(app)
+_show_flags_alone(app)
 
 
 def _print_demo(found: demo.Demo, budget: float, temperature: float, device: torch.device) -> None:

@@ -112,11 +112,12 @@ def soft_topk(
             segment is a row with a budget of its own; k and temperature may have N values.
             Segments may be empty. What is outside of all of them has p = 0. Offsets beyond the
             scores are clamped to them, and a segment that ends before it begins is empty;
-            ``validate=True`` raises.
+            ``validate=True`` raises, and also for offsets that do not begin at 0, as lengths do.
         max_seqlen: the length of the longest segment, or more, where it is known: fewer kernels
             are launched then. A longer segment may be NaN; ``validate=True`` raises.
         lengths: how many scores of each row take part, int32 or int64, in the shape of ``scores``
             without ``dim``: the rest of a row is padding, whatever is in it (p = 0, gradient 0).
+            A length beyond the row is clamped to it; ``validate=True`` raises.
         clamp: limit k to the number of scores that take part in a row, so that a short row is
             taken whole. Where that limits k its gradient is 0. A hard mask rounds k down, too.
             The scores are read once more for it.

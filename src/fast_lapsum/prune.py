@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -357,23 +358,40 @@ def _chosen_parameters(
     for name in dict.fromkeys(names):
         if name not in every:
             _check_is_left(module, name)
-            known = ", ".join(list(every)[:8]) + (", ..." if len(every) > 8 else "")
-            raise ValueError(f"names must be of parameters of the module ({known}), got {name!r}")
-        twins = [other for other, value in every.items() if value is every[name] and other != name]
-        if twins:
+            few = list(islice((one for one in every if _is_accepted(module, every, one)), 9))
+            known = ", ".join(few[:8]) + (", ..." if len(few) > 8 else "")
             raise ValueError(
-                f"names must be of parameters that modules have for themselves, got {name!r}, "
-                f"which is {twins[0]!r}, too"
+                f"names must be of parameters of the module ({known or 'none is left'}), "
+                f"got {name!r}"
             )
+        _check_name(module, every, name)
         path, _, attribute = name.rpartition(".")
-        before, inside, after = f".{path}.".partition(".parametrizations.")
-        if inside:  # the parameter that a mask is put on has this name
-            _check_is_left(module, f"{before}.{after.partition('.')[0]}".strip("."))
         found.append((name, module.get_submodule(path), attribute))
     if not found:
         _check_is_left(module)
         raise ValueError("names must name at least one parameter, got none")
     return found
+
+
+def _check_name(module: Module, every: dict[str, Parameter], name: str) -> None:
+    """ValueError for a parameter that cannot be pruned: it is shared, or has a mask already."""
+    twins = [other for other, value in every.items() if value is every[name] and other != name]
+    if twins:
+        raise ValueError(
+            f"names must be of parameters that modules have for themselves, got {name!r}, "
+            f"which is {twins[0]!r}, too"
+        )
+    before, inside, after = f".{name.rpartition('.')[0]}.".partition(".parametrizations.")
+    if inside:  # the parameter that a mask is put on has this name
+        _check_is_left(module, f"{before}.{after.partition('.')[0]}".strip("."))
+
+
+def _is_accepted(module: Module, every: dict[str, Parameter], name: str) -> bool:
+    try:
+        _check_name(module, every, name)
+    except ValueError:
+        return False
+    return True
 
 
 #: What ends the pruning of a parameter that has such a mask.

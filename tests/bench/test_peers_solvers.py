@@ -328,6 +328,9 @@ def test_missing_package_is_named(peer: Peer, monkeypatch: pytest.MonkeyPatch) -
     reason = peer.available()
     assert reason is not None
     assert "is not installed" in reason
+    # docs/benchmarks.md says so: in isolation it would be built against a torch of its own.
+    built_here = "(pip install --no-build-isolation torchsort)" in reason
+    assert built_here == reason.startswith("torchsort")
 
 
 def test_old_package_is_named() -> None:

@@ -29,6 +29,7 @@ BACKENDS = {"kernel": cpu, "plain torch": plain}
 #: Around the widths of vectors and tiles, and rows that are read by a sample.
 LENGTHS = (3, 0, 1, 16, 17, 33, 64, 250, 255, 256, 257, 500, 512, 513, 1030, 9000, 0)
 OFFSETS = torch.tensor([2, 7, 7, 15, 18])
+FROM_0 = torch.tensor([0, 7, 7, 15, 18])
 f64: Any = {"dtype": torch.float64}
 
 
@@ -299,7 +300,7 @@ def _call(values: Tensor, offsets: Tensor, k: Tensor, t: float) -> Tensor:
 
 def test_compiled_whole_with_gradients() -> None:
     compiled = torch.compile(_call, fullgraph=True, backend="aot_eager", dynamic=True)
-    for ends in (OFFSETS, torch.tensor([0, 3, 8, 8, 20])):
+    for ends in (FROM_0, torch.tensor([0, 3, 8, 8, 20])):
         leaves = [normal(20).requires_grad_(), torch.tensor([2.0, 0, 0, 1.0]).requires_grad_()]
         same = [x.detach().clone().requires_grad_() for x in leaves]
         compiled(leaves[0], ends, leaves[1], 0.3).backward()
@@ -319,7 +320,7 @@ def test_operators_are_registered_well() -> None:
     padded: Any = (normal(2, 5), None, torch.tensor([5, 2]), None)
     call = (*padded, None, 1.5, None, 0.5, None, None, True, "log", torch.float64, "auto")
     torch.library.opcheck(torch.ops.fast_lapsum.ragged_topk.default, call)
-    check_call: Any = (*rows, k, k.clamp(min=1), None, True, False, False)
+    check_call: Any = (*rows, k, k.clamp(min=1), None, True, False, False, False)
     torch.library.opcheck(torch.ops.fast_lapsum.check_ragged_values.default, check_call)
 
 
@@ -332,6 +333,7 @@ def test_operators_are_registered_well() -> None:
         ([0, 5, 3, 8], r"cu_seqlens must not fall, got cu_seqlens\[1\]=5 and cu_seqlens\[2\]=3"),
         ([-1, 5, 8], r"cu_seqlens must lie in \[0, 8\] for 8 scores, got cu_seqlens\[0\]=-1"),
         ([0, 5, 9], r"cu_seqlens must lie in \[0, 8\] for 8 scores, got cu_seqlens\[2\]=9"),
+        ([3, 5, 8], r"cu_seqlens must begin at 0, got cu_seqlens\[0\]=3: .* lengths 4 and 6"),
     ],
 )
 @pytest.mark.parametrize("solver", ["auto", "two_exponential"])
@@ -348,6 +350,22 @@ def test_bad_offsets(offsets: list[int], says: str, solver: Any) -> None:
         torch.testing.assert_close(p[:5].sum(), torch.tensor(1.0, **f64))
 
 
+def test_lengths_of_rows_are_clamped_to_them() -> None:
+    scores, k = normal(3, 100), 5
+    p = soft_topk(scores, k, lengths=torch.tensor([400, 50, -1]), clamp=True)
+    torch.testing.assert_close(p[0], soft_topk(scores[0], k))
+    assert p.sum(-1).tolist() == pytest.approx([5, 5, 0])
+
+
+def test_a_nested_tensor_may_begin_anywhere() -> None:
+    """Its offsets are its own, and nobody takes them for lengths."""
+    values = normal(9)
+    scores = torch.nested.nested_tensor_from_jagged(values, torch.tensor([2, 5, 9]))
+    p = soft_topk(scores, torch.tensor([1.0, 2.0]), validate=True).values()
+    torch.testing.assert_close(p[2:5], soft_topk(values[2:5], 1))
+    torch.testing.assert_close(p[5:], soft_topk(values[5:], 2))
+
+
 @pytest.mark.parametrize(
     ("given", "error", "says"),
     [
@@ -359,7 +377,7 @@ def test_bad_offsets(offsets: list[int], says: str, solver: Any) -> None:
         ({"max_seqlen": 3}, ValueError, "max_seqlen goes with cu_seqlens, got max_seqlen=3 alone"),
         ({"cu_seqlens": OFFSETS, "max_seqlen": -1}, ValueError, "max_seqlen must be at least 0"),
         ({"cu_seqlens": OFFSETS, "max_seqlen": 2.5}, TypeError, "max_seqlen must be a whole num"),
-        ({"cu_seqlens": OFFSETS, "max_seqlen": 2, "validate": True}, ValueError, "at least 8, th"),
+        ({"cu_seqlens": FROM_0, "max_seqlen": 2, "validate": True}, ValueError, "at least 8, th"),
         ({"cu_seqlens": OFFSETS, "lengths": OFFSETS}, ValueError, "lengths must be left out"),
         ({"lengths": torch.tensor([1, 2])}, ValueError, r"lengths must broadcast .* got shape"),
         ({"lengths": torch.tensor(21), "validate": True}, ValueError, r"lengths=21"),

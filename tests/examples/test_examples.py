@@ -53,6 +53,9 @@ def test_all_run_in_short_form(tmp_path: Path) -> None:
         assert found["short"]
         assert len(found["summary"]) == len(found["conditions"]) * len(found["grids"])
         assert (tmp_path / f"example-{name}.svg").read_text(encoding="utf-8").count("</svg>") == 1
+    where, warning = done.stdout.splitlines()[-2:]
+    assert where == f"Results are in {tmp_path}, pictures in {tmp_path}."
+    assert "prove nothing" in warning
     left = {path.suffix for path in tmp_path.iterdir()}
     assert left == {".json", ".svg"}, "temporary files are renamed"
 

@@ -55,12 +55,14 @@ def device(name: str | None) -> torch.device:
 
 def half_of_memory(chosen: torch.device) -> float:
     """Half of the GPU's memory, or of what this process can still get on a CPU, in GiB."""
-    found: float
+    return max(0.1, round(memory(chosen) / 2 / 2**30, 1))
+
+
+def memory(chosen: torch.device) -> float:
+    """The GPU's memory, or what this process can still get on a CPU, in bytes."""
     if chosen.type == "cuda":
-        found = torch.cuda.get_device_properties(chosen).total_memory
-    else:
-        found = min(_system_bytes(), _container_bytes())
-    return max(0.1, round(found / 2 / 2**30, 1))
+        return int(torch.cuda.get_device_properties(chosen).total_memory)
+    return min(_system_bytes(), _container_bytes())
 
 
 def _system_bytes() -> float:

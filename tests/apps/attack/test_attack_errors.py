@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from attack_runs import app, photo, run, said, small_model
 from fast_lapsum.apps.attack import figures, pictures
 from fast_lapsum.apps.attack.baselines import sigma_zero
 from fast_lapsum.apps.attack.protocol import Classifier
+from fast_lapsum.bench import options
 
 __all__ = ["photo", "small_model"]  # fixtures
 
@@ -123,6 +125,21 @@ def test_a_batch_goes_on_where_the_method_fails(
     assert names == {"second"}
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are Linux's")
+def test_a_size_that_does_not_fit_is_no_end_of_the_process(
+    tmp_path: Path, photo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(options, "memory", lambda device: 2**28)
+    out = tmp_path / "out"
+    result = run(photo, "--out", out, "--model", "sized", "--resize", 8000)
+    assert result.exit_code == 2
+    assert (
+        "photo.png: more memory is needed than there is; the short side is resized to 8000, and a"
+        " smaller one may take less"
+    ) in said(result)
+    assert run(photo, "--out", out, "--model", "sized", "--calls", 1).exit_code in (0, 1)
+
+
 def test_probabilities_that_are_no_numbers(
     tmp_path: Path, photo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,6 +161,8 @@ def test_what_the_model_does_not_say_is_not_attacked(tmp_path: Path, photo: Path
     unsure = run(photo, "--out", out, "--least-confidence", 1, "--method", "pgd-l0")
     assert unsure.exit_code == 2
     assert "--least-confidence 0 attacks all the same" in said(unsure)
+    unknown = run(photo, "--out", out, "--least-confidence", 1, "--target", "dics")
+    assert "--target 'dics' is no class of small net" in said(unknown)
     same = run(photo, "--out", out, "--target", label, "--method", "pgd-l0")
     assert "is what the model says" in said(same)
     assert not out.exists()

@@ -61,10 +61,31 @@ def test_names_follow_the_source(photo, tmp_path):
     assert "maybe the original" in run("decode", tmp_path / "photo.lap", code=2)
     assert "not a .lap file" in run("decode", photo, code=1)
     assert photo.read_bytes() == original
+    run("decode", tmp_path / "photo.lap", "--overwrite")
+    assert photo.read_bytes() != original
     photo.unlink()
     run("decode", tmp_path / "photo.lap")
     assert names(tmp_path) == ["photo.lap", "photo.png"]
     assert "end it in .png" in run("decode", tmp_path / "photo.lap", "-o", "a.jpg", code=2)
+
+
+def test_what_nobody_named_is_not_replaced(photo, tmp_path):
+    """A file that follows from the source's name; one that is named by --out is replaced."""
+    lap = tmp_path / "photo.lap"
+    options = ("--steps", 1, "--plain", "--device", "cpu")
+    run("encode", photo, *options)
+    first = lap.read_bytes()
+    said = " ".join(run("encode", photo, "--bytes", 400, *options, code=2).split())
+    assert "--overwrite" in said
+    assert lap.read_bytes() == first
+    run("encode", photo, "--bytes", 400, "--overwrite", *options)
+    second = lap.read_bytes()
+    assert len(second) <= 400 < len(first)
+    run("encode", photo, "-o", lap, *options)
+    assert lap.read_bytes() == first
+    again = tmp_path / "again.png"
+    for _ in range(2):
+        run("decode", lap, "-o", again)
 
 
 def test_bits_per_pixel_are_a_limit(photo, tmp_path):

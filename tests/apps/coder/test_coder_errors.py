@@ -32,7 +32,8 @@ __all__ = ["photo"]  # a fixture
         (("--max-pixels", 100), "64 x 48 pixels, expected 1 to 100"),
         (("--figure", "nowhere/figure.png"), "the folder nowhere does not exist"),
         (("--figure", "figure.jpg"), "end it in .png"),
-        (("--k", "50"), "is for --plain"),
+        (("--psnr", 90, "--bytes", 10), "Invalid value for --bytes and --psnr: expected one of"),
+        (("--k", "50"), "Invalid value for --k: 50 atoms can be asked of the --plain coder alone"),
         (("--record", "nowhere/record.json"), "the folder nowhere does not exist"),
         (("--record", "record.txt"), "end it in .json"),
         (("--bpp", "-1"), "'-1' is not a finite number above 0"),
@@ -57,6 +58,15 @@ def test_a_picture_that_is_cut_short_is_refused(photo, tmp_path, monkeypatch, co
     said = run(command, "photo.png", code=1)
     assert said == "Error: photo.png: cut short: the end of the PNG is missing\n"
     assert names(tmp_path) == ["photo.png"]
+
+
+@pytest.mark.parametrize("command", ["decode", "inspect"])
+def test_another_kind_of_file_is_named(photo, tmp_path, command):
+    said = run(command, photo, code=1)
+    assert "not a .lap file: it begins with 89 50 4E 47, not 93 4C 41 50" in said
+    empty = tmp_path / "empty.lap"
+    empty.touch()
+    assert "it begins with nothing, not 93 4C 41 50" in run(command, empty, code=1)
 
 
 def test_a_damaged_file_is_one_line(tmp_path):
@@ -191,8 +201,12 @@ def test_commands_without_memory(photo, tmp_path, monkeypatch, error, command):
     monkeypatch.setattr(coder_run, "encode", greedy)
     monkeypatch.setattr(coder_run.container, "take_apart", greedy)
     monkeypatch.setattr(study, "run", greedy)
-    assert "more memory is needed" in run(command, photo, code=1)
-    assert names(tmp_path) == ["photo.png"]
+    lap = tmp_path / "photo.lap"
+    lap.write_bytes(container.MAGIC)
+    source = lap if command == "inspect" else photo
+    out = ("-o", tmp_path / "out.lap") if command == "encode" else ()
+    assert "more memory is needed" in run(command, source, *out, code=1)
+    assert names(tmp_path) == ["photo.lap", "photo.png"]
 
 
 def test_other_errors_are_not_taken_for_memory(photo, monkeypatch):

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 import torch
 
+from fast_lapsum.bench import options
+
 _GIBIBYTE = 2**30
+#: Of what is free: other processes want some, too.
+_SHARE = 0.9
 
 
 @contextmanager
@@ -41,6 +45,16 @@ def limited_memory(device: torch.device, gibibytes: float) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
+def memory_that_is_free(device: torch.device) -> AbstractContextManager[None]:
+    """The same for what is free: a CPU's memory is promised without being there.
+
+    A process that takes more is killed, and cannot say why. Of a GPU's memory torch says so.
+    """
+    if device.type == "cuda":
+        return nullcontext()
+    return limited_memory(device, _SHARE * options.memory(device) / _GIBIBYTE)
 
 
 def _data_bytes() -> int:

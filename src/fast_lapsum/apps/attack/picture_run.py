@@ -21,6 +21,7 @@ from ..out_of_memory import is_memory
 from . import figures, pictures
 from .classifiers import Resize, load_classifier
 from .measures import pixel_changes
+from .memory import memory_that_is_free
 from .pictures import PictureError
 from .profile import Profile, StepClock, has_operator, profile
 from .protocol import Attack, Classifier, Limits, Result
@@ -62,17 +63,24 @@ def load(model: str, resize: Resize, device: torch.device) -> Classifier:
 def attack_file(path: Path, job: Job, classifier: Classifier, console: Console) -> Ending:
     """Attack one picture and write its files, or say why not."""
     try:
-        return _attack_file(path, job, classifier, console)
+        with memory_that_is_free(classifier.device):
+            return _attack_file(path, job, classifier, console)
     except PictureError as error:
         return Ending(False, str(error))
     except Exception as error:  # of any kind, from models and methods: other pictures may do
         problem = f"{job.method} fails on {path}: {one_line(error)}"
         out_of_memory = is_memory(error)
     if out_of_memory:
-        problem = f"{path}: more memory is needed than there is; --resize N may take less"
+        problem = f"{path}: more memory is needed than there is; {_with_less(classifier)}"
         if classifier.device.type == "cuda":
             torch.cuda.empty_cache()  # not before: the error held on to what had been computed
     return Ending(False, problem)
+
+
+def _with_less(classifier: Classifier) -> str:
+    if classifier.resize is None:
+        return "--resize N may take less"
+    return f"the short side is resized to {classifier.resize}, and a smaller one may take less"
 
 
 def _attack_file(path: Path, job: Job, classifier: Classifier, console: Console) -> Ending:
@@ -136,9 +144,11 @@ def _goal(
     count = len(probabilities)
     predicted = int(probabilities.argmax())
     confidence = float(probabilities[predicted])
-    label = predicted
+    label, target = predicted, None
     if job.label is not None:
         label = class_index(job.label, classifier, count, "--label")
+    if job.target is not None:
+        target = class_index(job.target, classifier, count, "--target")
     if predicted != label:
         raise PictureError(
             f"{path}: the model already says {classifier.label(predicted)} ({confidence:.3f}),"
@@ -150,9 +160,6 @@ def _goal(
             f" {job.least_confidence:g} is asked for: --resize may suit the picture better, and"
             " --least-confidence 0 attacks all the same"
         )
-    if job.target is None:
-        return label, None
-    target = class_index(job.target, classifier, count, "--target")
     if target == label:
         raise PictureError(f"{path}: --target {classifier.label(target)} is what the model says")
     return label, target

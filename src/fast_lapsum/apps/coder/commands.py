@@ -32,6 +32,10 @@ MaxPixels = Annotated[
         help="Refuse larger pictures.", parser=options.whole(at_least=1), metavar="INTEGER"
     ),
 ]
+Overwrite = Annotated[
+    bool,
+    typer.Option("--overwrite", help="Replace the file that is named after IN if it is there."),
+]
 _MOST_PIXELS = 1 << 26
 
 
@@ -115,17 +119,26 @@ def encode(
         bool, typer.Option("--profile", help="Print the operator's share of a training step.")
     ] = False,
     record: coder_options.Record = None,
+    overwrite: Overwrite = False,
     max_pixels: MaxPixels = _MOST_PIXELS,
 ) -> None:
     """Train a sparse code for a picture and write it to a file.
 
-    The file is read back and decoded before it appears: the PSNR printed is the file's own.
+    The file is read back and decoded before it appears: the PSNR printed is the file's own. A file
+    that is named by --out is replaced if it is there, and IN.lap with --overwrite only.
     """
-    if sum(one is not None for one in (bpp, size, psnr)) > 1:
-        raise typer.BadParameter("give one of --bpp, --bytes and --psnr.", param_hint="--bpp")
+    targets = {"--bpp": bpp, "--bytes": size, "--psnr": psnr}
+    given = [option for option, value in targets.items() if value is not None]
+    if len(given) > 1:
+        raise typer.BadParameter(
+            f"expected one of --bpp, --bytes and --psnr, got {len(given)} of them.",
+            param_hint=" and ".join(given),
+        )
     if k is not None and not plain:
         raise typer.BadParameter(
-            "is for --plain: the best version takes as many atoms as pay.", param_hint="--k"
+            f"{k} atoms can be asked of the --plain coder alone; the best version takes as many as"
+            " pay for themselves.",
+            param_hint="--k",
         )
     coder = _coder()
     from .settings import Settings
@@ -138,7 +151,7 @@ def encode(
     settings = Settings(bits=1.0, atoms=k, plain=plain, seed=seed, device=chosen)
     if steps is not None:
         settings = replace(settings, steps=steps)
-    out = _out(source, out, ".lap")
+    out = _out(source, out, ".lap", overwrite)
     if figure is not None:
         _only_png(figure, "--figure")
         _folder(figure, "--figure")
@@ -155,18 +168,16 @@ def decode(
         Path | None,
         typer.Option("--out", "-o", help="The picture to write (PNG); IN with .png by default."),
     ] = None,
+    overwrite: Overwrite = False,
     max_pixels: MaxPixels = _MOST_PIXELS,
 ) -> None:
-    """Turn a file that encode wrote back into a picture, bit for bit the same everywhere."""
+    """Turn a file that encode wrote back into a picture, bit for bit the same everywhere.
+
+    A picture that is named by --out is replaced if it is there, and IN.png with --overwrite only.
+    """
     coder = _coder()
-    if out is None and source.with_suffix(".png").exists():
-        _check_is_lap(source)
-        raise typer.BadParameter(
-            f"{source.with_suffix('.png')} is there already, maybe the original:"
-            " name the picture to write.",
-            param_hint="--out",
-        )
-    out = _out(source, out, ".png")
+    _check_is_lap(source)
+    out = _out(source, out, ".png", overwrite)
     _only_png(out, "--out")
     with _clean_end(out):
         coder.run_decode(source, out, console, max_pixels)
@@ -175,6 +186,7 @@ def decode(
 def inspect(source: Source, max_pixels: MaxPixels = _MOST_PIXELS) -> None:
     """Show what a file that encode wrote holds: header, size by part, atoms and bits by level."""
     coder = _coder()
+    _check_is_lap(source)
     with _clean_end(None):
         coder.run_inspect(source, console, max_pixels)
 
@@ -239,12 +251,14 @@ def _check_whole(source: Path) -> None:
 
 
 def _check_is_lap(source: Path) -> None:
+    """Another kind of file is named as one before anything is done with its name."""
     from .container import MAGIC
 
     with source.open("rb") as file:
         begins = file.read(len(MAGIC))
-    if begins != MAGIC:
-        _fail(f"{source}: not a .lap file, its first bytes are others")
+    if not begins or begins != MAGIC[: len(begins)]:
+        found, expected = (one.hex(" ").upper() for one in (begins, MAGIC))
+        _fail(f"{source}: not a .lap file: it begins with {found or 'nothing'}, not {expected}")
 
 
 def _only_png(path: Path, option: str) -> None:
@@ -252,14 +266,20 @@ def _only_png(path: Path, option: str) -> None:
         raise typer.BadParameter(f"'{path}' is written as PNG: end it in .png.", param_hint=option)
 
 
-def _out(source: Path, out: Path | None, suffix: str) -> Path:
-    """Where the result goes; never onto the source."""
+def _out(source: Path, out: Path | None, suffix: str, overwrite: bool) -> Path:
+    """Where the result goes; never onto the source, and onto what nobody named only if asked to."""
     found = source.with_suffix(suffix) if out is None else out
     _folder(found, "--out")
     if found.exists() and found.samefile(source):
         raise typer.BadParameter(f"{found} is the file to be read.", param_hint="--out")
     if found.is_dir():
         raise typer.BadParameter(f"{found} is a folder.", param_hint="--out")
+    if out is None and found.exists() and not overwrite:
+        maybe = ", maybe the original" if suffix == ".png" else ""
+        raise typer.BadParameter(
+            f"{found} is there already{maybe}: name the file to write, or say --overwrite.",
+            param_hint="--out",
+        )
     return found
 
 

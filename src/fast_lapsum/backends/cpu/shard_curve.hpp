@@ -28,7 +28,8 @@ class NodeLists {
 
     std::vector<Node> merged() const {
         const auto descends = [](const Node& a, const Node& b) { return a.value > b.value; };
-        std::vector<Node> nodes = nodes_;
+        // Not a plain copy, which would ask for a newer libstdc++ than packaging/symbols.py allows.
+        std::vector<Node> nodes(nodes_.begin(), nodes_.end());
         std::vector<size_t> ends{0};
         ends.insert(ends.end(), ends_.begin(), ends_.end());
         const auto at = [&](size_t i) { return nodes.begin() + int64_t(ends[i]); };
@@ -127,7 +128,9 @@ struct NodeCurve {
         const int64_t block = std::max<int64_t>(16, int64_t(std::sqrt(double(count))));
         const double* r = values.data();
         std::vector<double> decays(static_cast<size_t>(count));
-        upper = lower = weights;
+        // Not by `=`: see NodeLists::merged().
+        upper.assign(weights.begin(), weights.end());
+        lower.assign(weights.begin(), weights.end());
         decays_between(count - 1, t, [=](int64_t i) { return r[i]; },
                        [=](int64_t i) { return r[i + 1]; }, decays.data());
         for (int64_t i = 1; i < count; ++i)

@@ -34,12 +34,17 @@ from .protocol import Peer, check_budget, whole_budget
 PADDING_GAP = 200.0
 
 
+#: Packages that are built against the torch that is there, so pip must not fetch another for it.
+_BUILT_HERE = ("torchsort",)
+
+
 def _needs(module: str, attribute: str) -> Callable[[], str | None]:
     """Whether the package is installed and has what is called here."""
 
     def reason() -> str | None:
         if importlib.util.find_spec(module) is None:
-            return f"{module} is not installed (pip install {module})"
+            option = "--no-build-isolation " if module in _BUILT_HERE else ""
+            return f"{module} is not installed (pip install {option}{module})"
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # about dependencies of theirs
