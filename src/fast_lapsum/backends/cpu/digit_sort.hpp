@@ -1,6 +1,6 @@
 // Sorting by digits: how many have a digit says where those with the next one go. Three turns sort
-// floats, each of which goes over all of them twice, where comparisons would take twenty. (Few items
-// have four turns with fewer counts.)
+// floats, each of which goes over all of them twice, where comparisons would take twenty. Rows of
+// few items have four turns with fewer counts.
 
 #pragma once
 

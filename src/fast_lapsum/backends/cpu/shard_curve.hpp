@@ -28,7 +28,7 @@ class NodeLists {
 
     std::vector<Node> merged() const {
         const auto descends = [](const Node& a, const Node& b) { return a.value > b.value; };
-        // Not a plain copy, which would ask for a newer libstdc++ than packaging/symbols.py allows.
+        // Not a plain copy, which would ask for a newer libstdc++ than packaging/manylinux_symbols.py allows.
         std::vector<Node> nodes(nodes_.begin(), nodes_.end());
         std::vector<size_t> ends{0};
         ends.insert(ends.end(), ends_.begin(), ends_.end());
