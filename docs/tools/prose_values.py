@@ -69,17 +69,11 @@ def sorts_over_torch(kind: str, case: str) -> Iterator[str]:
         yield f"{_ratio('cuda/ranking.json', case, name, 'torch.sort', kind):.2g}"
 
 
-def torchsort() -> Iterator[str]:
+def torchsort(case: str) -> Iterator[str]:
     """What torchsort's functions take beside ours."""
     for name in ("rank", "sort"):
         ours = f"soft_{name}"
-        yield f"{_ratio('cpu/ranking.json', '10,000,000', f'torchsort {name}', ours):.2g}"
-
-
-def torchsort_ranks() -> str:
-    """What our ranks take beside torchsort's, in the 20th percentile."""
-    names = ("soft_rank", "torchsort rank")
-    return f"{_ratio('cpu/ranking.json', '64 x 1,000', *names, at='p20'):.2g}"
+        yield f"{_ratio('cpu/ranking.json', case, f'torchsort {name}', ours):.2g}"
 
 
 def _experiment(device: str, name: str) -> dict[str, Any]:
