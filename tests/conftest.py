@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import signal
 import warnings
 from collections.abc import Callable, Iterator
 
@@ -31,6 +32,11 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.function_scoped_fixture],  # `backend` is set up once
 )
 settings.load_profile("repeatable")
+
+# A shell makes what it runs in the background deaf to interruptions, and its children, too: tests
+# interrupt theirs.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:

@@ -1,5 +1,7 @@
 """Exact-budget differentiable top-k: a soft mask whose mass is exactly k, at any scale."""
 
+__version__ = "0.2.0"  # before what asks for it
+
 import importlib
 from typing import TYPE_CHECKING
 
@@ -10,8 +12,6 @@ from .selection import hard_topk_mask, sample_topk, select_topk
 if TYPE_CHECKING:
     from . import losses, nn, prune
     from .ranking import soft_argsort, soft_quantile, soft_rank, soft_sort, spearman
-
-__version__ = "0.2.0"
 
 __all__ = [
     "hard_topk_mask",

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import _activation_ops
+from . import __version__, _activation_ops
 from ._activation_autograd import GatedActivation
 from ._call import Call, prepare
 from ._derivatives import transforms_active
@@ -32,7 +32,7 @@ def gated_activation(
     """
     dims = None if dim is None else [dim]
     given = (scores, k, temperature, threshold, dims, hard)
-    return torch.ops.fast_lapsum.call_gated_activation(*given)  # type: ignore[no-any-return]
+    return torch.ops.fast_lapsum.call_gated_activation(*given, __version__)  # type: ignore[no-any-return]
 
 
 def _call_gated_activation(

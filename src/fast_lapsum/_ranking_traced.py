@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import _ranking_call
+from . import __version__, _ranking_call
 from ._ranking_call import Number
 from ._traced import define, tensor_and_number
 
@@ -22,13 +22,15 @@ def soft_rank(
 ) -> Tensor:
     """See ``ranking.soft_rank``."""
     t = tensor_and_number("temperature", temperature)
-    return torch.ops.fast_lapsum.call_soft_rank(scores, *t, dim, descending, mask)  # type: ignore[no-any-return]
+    given = (scores, *t, dim, descending, mask)
+    return torch.ops.fast_lapsum.call_soft_rank(*given, __version__)  # type: ignore[no-any-return]
 
 
 def soft_sort(scores: Tensor, temperature: Number | Tensor, dim: int, descending: bool) -> Tensor:
     """See ``ranking.soft_sort``."""
     t = tensor_and_number("temperature", temperature)
-    return torch.ops.fast_lapsum.call_soft_sort(scores, *t, dim, descending)  # type: ignore[no-any-return]
+    given = (scores, *t, dim, descending)
+    return torch.ops.fast_lapsum.call_soft_sort(*given, __version__)  # type: ignore[no-any-return]
 
 
 def soft_quantile(
@@ -36,7 +38,8 @@ def soft_quantile(
 ) -> Tensor:
     """See ``ranking.soft_quantile``."""
     t = tensor_and_number("temperature", temperature)
-    return torch.ops.fast_lapsum.call_soft_quantile(scores, *t, dim, *tensor_and_number("q", q))  # type: ignore[no-any-return]
+    given = (scores, *t, dim, *tensor_and_number("q", q))
+    return torch.ops.fast_lapsum.call_soft_quantile(*given, __version__)  # type: ignore[no-any-return]
 
 
 def _given(tensor: Tensor | None, number: Number) -> Number | Tensor:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
+from . import __version__
 from ._arguments import Dim, check_dim_kinds, check_number, check_whole_number
 from ._call import Number, prepare, sample, select
 from ._ops import NAMESPACE
@@ -59,6 +60,7 @@ def soft_topk(
         validate,
         clamp,
         with_threshold,
+        __version__,
     )
 
 
@@ -77,7 +79,9 @@ def select_topk(
         raise TypeError(f"k must be a Python number in a graph, {_NUMPY}: say int(k)")
     count = check_whole_number(k, dim)
     given = (*tensor_and_number("temperature", temperature), dim, largest, mask)
-    return torch.ops.fast_lapsum.call_select_topk(scores, count, *given, is_sorted, validate)  # type: ignore[no-any-return]
+    return torch.ops.fast_lapsum.call_select_topk(  # type: ignore[no-any-return]
+        scores, count, *given, is_sorted, validate, __version__
+    )
 
 
 def tensor_and_number(name: str, value: Any) -> tuple[Tensor | None, Number]:
@@ -160,10 +164,19 @@ def _call_select_topk(
 
 
 def define(name: str, schema: str, function: Any) -> None:
-    """An operator that the compiler takes apart."""
+    """An operator that the compiler takes apart.
+
+    Its last argument is the version of the package. What a compiler has made of a graph it keeps on
+    disk, and takes for every graph that reads the same; operators of another version may consist of
+    other parts.
+    """
     operator = f"{NAMESPACE}::{name}"
-    torch.library.define(operator, schema)
-    torch.library.impl(operator, "CompositeImplicitAutograd", function)
+
+    def without_version(*given: Any) -> Any:
+        return function(*given[:-1])
+
+    torch.library.define(operator, schema.replace(") ->", ", str version) ->"))
+    torch.library.impl(operator, "CompositeImplicitAutograd", without_version)
 
 
 define("call_soft_topk", _CALL, _call_soft_topk)

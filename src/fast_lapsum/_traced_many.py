@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from . import __version__
 from ._arguments import Dim
 from ._call import Number
 from ._list import soft_topk_list
@@ -53,6 +54,7 @@ def ragged_topk(
         dims_of(dim),
         *(largest, mask, output, warm_start, solver, validate, clamp),
         *(cu_seqlens, check_max_seqlen(max_seqlen), lengths, is_nested, with_threshold),
+        __version__,
     )
 
 
@@ -73,6 +75,7 @@ def list_topk(
         *tensor_and_number("k", k),
         *tensor_and_number("temperature", temperature),
         *(largest, clamp, hard, with_threshold, validate, group),
+        __version__,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from . import __version__
 from ._arguments import Dim
 from ._call import Number
 from ._sharded import prepare
@@ -37,6 +38,7 @@ def sharded_topk(
         *tensor_and_number("temperature", temperature),
         dims_of(dim),
         *(largest, mask, output, validate, clamp, group, with_threshold),
+        __version__,
     )
 
 

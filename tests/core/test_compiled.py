@@ -12,16 +12,21 @@ from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.library import opcheck
 
+import fast_lapsum
 from cases import generator, normal
 from fast_lapsum import (
     hard_topk_mask,
     log_soft_topk,
     sample_topk,
     select_topk,
+    soft_quantile,
+    soft_rank,
+    soft_sort,
     soft_topk,
+    soft_topk_list,
     threshold,
 )
-from fast_lapsum.nn import SoftTopK
+from fast_lapsum.nn import BatchTopK, SoftTopK
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
@@ -348,3 +353,35 @@ def test_a_derivative_inside_a_graph_is_refused(derivative: Any) -> None:
     leaf = scores.clone().requires_grad_()
     (found,) = torch.autograd.grad(compiled(leaf), leaf)
     torch.testing.assert_close(found, torch.func.grad(loss)(scores))
+
+
+def _ragged(scores: Tensor) -> Tensor:
+    offsets = torch.tensor([0, 3, scores.numel()], device=scores.device)
+    return soft_topk(scores.flatten(), 2.0, 0.5, cu_seqlens=offsets)
+
+
+OF_SCORES: dict[str, Callable[[Tensor], Tensor]] = {
+    "soft_topk": lambda scores: soft_topk(scores, 2.0, 0.5),
+    "select_topk": lambda scores: select_topk(scores, 2, 0.5).weights,
+    "cu_seqlens": _ragged,
+    "soft_topk_list": lambda scores: soft_topk_list([scores, scores[0]], 2.0, 0.5)[0],
+    "soft_rank": soft_rank,
+    "soft_sort": soft_sort,
+    "soft_quantile": lambda scores: soft_quantile(scores, 0.3),
+    "BatchTopK": BatchTopK(2),
+}
+
+
+@pytest.mark.parametrize("name", OF_SCORES)
+def test_a_graph_has_the_version(name: str) -> None:
+    """The compiler keeps on disk what it makes of a graph, and takes it for an equal one."""
+    graphs = []
+
+    def keep(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        graphs.append(graph.code)
+        return graph.forward
+
+    torch.compile(OF_SCORES[name], backend=keep, fullgraph=True)(normal(2, 8, seed=1))
+    calls = [line for code in graphs for line in code.splitlines() if "fast_lapsum.call_" in line]
+    assert calls
+    assert all(repr(fast_lapsum.__version__) in line for line in calls)
