@@ -6,7 +6,6 @@ Nothing here looks at the numbers inside a tensor: on a GPU that would wait for 
 
 from __future__ import annotations
 
-import math
 import operator
 import sys
 from collections.abc import Sequence
@@ -96,11 +95,8 @@ MOST_INTEGER = 2**63 - 1
 def check_number(name: str, value: object) -> float:
     """A real number as a float."""
     if isinstance(value, int) and abs(value) > MOST_INTEGER:  # torch takes it as a float alone
-        return (
-            float(value)
-            if abs(value) <= sys.float_info.max
-            else math.inf * (1 if value > 0 else -1)
-        )
+        most = int(sys.float_info.max)
+        return float(max(-most, min(value, most)))
     if isinstance(value, (int, float, torch.SymInt, torch.SymFloat)):
         if not isinstance(value, bool):
             return value  # type: ignore[return-value]

@@ -20,7 +20,7 @@ from torch._C._functorch import TransformType, peek_interpreter_stack
 from torch.autograd import forward_ad
 
 from ._ops import is_plain
-from .backends.common import compute_dtype, distances, row_dtype
+from .backends.common import compute_dtype, distances, half_distances, row_dtype
 from .backends.shares import inverse_density, reached, shares_of
 
 Gradients = tuple[Tensor, Tensor, Tensor]
@@ -79,8 +79,9 @@ class Row:
             self.live = self.live & mask
         self.t = torch.where(self.is_hard, 1.0, t)
         near, lo = torch.where(self.live, r, hi), torch.where(self.live, lo, 0.0)
-        u = distances(near, hi, lo, self.t)
-        self.u = torch.where(self.live, u if is_log else reached(u), 0.0)
+        half = half_distances(near, hi, lo)
+        u = half / self.t * 2 if is_log else reached(half, self.t)
+        self.u = torch.where(self.live, u, 0.0)
         decay = torch.where(self.live, -self.u.abs(), -math.inf)
         self.phi = torch.exp(decay) / 2
         looks = self.u.is_cpu and is_plain(self.u)

@@ -117,3 +117,18 @@ def test_thresholds_that_no_score_moves() -> None:
         for create_graph in (False, True):
             (d_k,) = torch.autograd.grad(b, budget, retain_graph=True, create_graph=create_graph)
             assert d_k == 0
+
+
+@pytest.mark.parametrize("t", [0.01, 1.0])
+def test_second_derivatives_where_distances_overflow(t: float) -> None:
+    numbers = [1.0, 3.0, 2.0, *[torch.finfo(torch.float64).min] * 2]
+    scores = torch.tensor(numbers, dtype=torch.float64, requires_grad=True)
+    k = torch.tensor(3.0, dtype=torch.float64, requires_grad=True)
+    temperature = torch.tensor(t, dtype=torch.float64, requires_grad=True)
+    leaves = scores, k, temperature
+    for function in (soft_topk, threshold):
+        out = function(scores, k, temperature)
+        upstream = torch.arange(1.0, 1 + out.numel(), dtype=torch.float64).view(out.shape)
+        for first in torch.autograd.grad(out, leaves, upstream, create_graph=True):
+            for second in torch.autograd.grad(first.sum(), leaves, retain_graph=True):
+                assert not second.isnan().any()

@@ -120,7 +120,12 @@ def is_hard(hi: Tensor, temperature: Tensor, kept: torch.dtype) -> Tensor:
 
 def distances(scores: Tensor, hi: Tensor, lo: Tensor, temperature: Tensor) -> Tensor:
     """u = ((r - hi) - lo) / t, by halves: r - hi may be over the largest number where u is not."""
-    return ((scores / 2 - hi / 2) - lo / 2) / temperature * 2
+    return half_distances(scores, hi, lo) / temperature * 2
+
+
+def half_distances(scores: Tensor, hi: Tensor, lo: Tensor) -> Tensor:
+    """((r - hi) - lo) / 2."""
+    return (scores / 2 - hi / 2) - lo / 2
 
 
 def spread_over_rows(values: Tensor, indices: Tensor, scores: Tensor) -> Tensor:

@@ -32,10 +32,16 @@ def softmax(x: Tensor) -> Tensor:
     return found / found.sum(-1, keepdim=True)
 
 
-def reached(u: Tensor) -> Tensor:
-    """Distances of finite scores, none of them infinite: what is so far has no weight anyway."""
-    most = torch.finfo(u.dtype).max / 2**20  # sums of them are finite, too
-    return u.clamp(-most, most)
+def reached(half: Tensor, t: Tensor) -> Tensor:
+    """Distances in temperatures of finite scores, from half of them: none is infinite.
+
+    What is so far has no weight anyway, and is constant: derivatives would be infinite, times 0.
+    """
+    most = torch.finfo(half.dtype).max / 2**20  # sums of them are finite, too
+    found = half.detach() / t.detach() * 2
+    is_far = found.abs() > most
+    near = torch.where(is_far, 0.0, half) / torch.where(is_far, 1.0, t) * 2
+    return torch.where(is_far, found.clamp(-most, most), near)
 
 
 def shares_of(r: Tensor, u: Tensor, live: Tensor, t: Tensor, looks: bool) -> Shares:
@@ -66,7 +72,7 @@ def shares_of(r: Tensor, u: Tensor, live: Tensor, t: Tensor, looks: bool) -> Sha
     least = r.detach().masked_fill(~above, math.inf).amin(-1, keepdim=True)
     most = r.detach().masked_fill(~below, -math.inf).amax(-1, keepdim=True)
     end = torch.where(far, torch.where(above, least, most), 0.0)
-    signed = reached((torch.where(far, r, 0.0) / 2 - end / 2) / t * 2)
+    signed = reached(torch.where(far, r, 0.0) / 2 - end / 2, t)
     away = torch.where(above, signed, -signed)  # not abs(), whose slope at 0 is 0
     near = torch.exp(-away)
     of_above, of_below = (
@@ -78,7 +84,7 @@ def shares_of(r: Tensor, u: Tensor, live: Tensor, t: Tensor, looks: bool) -> Sha
     mean = (q * torch.where(far, signed, u)).sum(-1, keepdim=True)
     # Equal sums say by how much the nearest score above is farther away than that below.
     mean = mean + torch.where(is_wide, (of_above - of_below) / 2, 0.0)
-    half_gap = reached(torch.where(is_wide, least / 2 - most / 2, 0.0) / t)
+    half_gap = reached(torch.where(is_wide, least / 2 - most / 2, 0.0) / 2, t)
     both = math.log(2) + (of_above + of_below) / 2 - half_gap
     return Shares(q, mean, torch.where(is_wide, both, sums) - math.log(2))
 

@@ -275,7 +275,8 @@ RowGradient write_log_gradient(Row<T>& row, const Strided& grad, const Threshold
         });
     } else {
         Sides sides = sides_of(row, threshold, t);
-        if (sides.shift == kReach || sides.shift == kInfinity) {  // none takes part, or log p is infinite
+        // No score takes part, or every log p is 0 or infinite.
+        if (sides.shift == kReach || sides.shift == kInfinity) {
             fill(row, out, T(0));
             return {};
         }

@@ -16,7 +16,7 @@ import math
 import torch
 from torch import Tensor
 
-from ..common import compute_dtype, distances, is_hard, per_row_values
+from ..common import compute_dtype, distances, half_distances, is_hard, per_row_values
 from ..shares import inverse_density, reached, shares_of
 from .forward import as_rows
 
@@ -77,9 +77,9 @@ class _SoftRows:
         self.t = temperature.reshape(-1, 1).to(rows.dtype)
         self.is_hard = is_hard(hi, self.t[:, 0], compute_dtype(scores.dtype))
         self.unanswerable = hi.isnan()
-        u = distances(rows, hi[:, None], lo[:, None], self.t)
+        given = rows, hi[:, None], lo[:, None]
+        u = distances(*given, self.t) if is_log else reached(half_distances(*given), self.t)
         self.live = (u if is_log else rows).isfinite()  # no log p is infinite
-        u = u if is_log else reached(u)
         self.u = u.masked_fill(~self.live, 0.0)
         decay = (-self.u.abs()).masked_fill(~self.live, -math.inf)
         self.phi = torch.exp(decay) / 2
