@@ -328,6 +328,43 @@ def test_one_that_is_not_current_is_exit_code_1(tmp_path: Path) -> None:
     assert "2026-11-15" in result.stdout
 
 
+def test_files_are_kept_for_a_reason(tmp_path: Path) -> None:
+    write(tmp_path / "cpu.json", sources=sources.describe("cpu", "cpu"))
+    write(tmp_path / "hunt/before.json", sources={"kind": "hunt", "device": "cuda", "hash": "0"})
+    write(tmp_path / "old.json", benchmark="gpu")
+    (tmp_path / "cut.json").write_text('{"benchmark"')
+    kept = dict.fromkeys(("hunt/before.json", "cpu.json", "cut.json"), "of rows [mended]")
+    (tmp_path / "kept.json").write_text(json.dumps(kept))
+    result = invoke(tmp_path)
+    assert result.exit_code == 1
+    assert "before.json is kept: of rows [mended]" in result.stdout
+    assert "4 results files: 1 current, 1 damaged, 1 kept, 1 sources unknown" in result.stdout
+    assert result.stdout.count("is kept") == 1  # neither the current one nor the damaged one
+    (tmp_path / "cut.json").unlink()
+    (tmp_path / "kept.json").write_text(json.dumps(dict.fromkeys(list(kept)[:2], "old")))
+    (tmp_path / "old.json").unlink()
+    assert invoke(tmp_path).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"gone.json": "old"}', "names gone.json, which is no results file here"),
+        ('{"cpu.json": ""}', "has to be an object of paths with a reason each"),
+        ('["cpu.json"]', "has to be an object of paths with a reason each"),
+        ('{"cpu', "cannot be read"),
+    ],
+)
+def test_a_list_of_kept_files_that_is_wrong_is_an_error(
+    text: str, message: str, tmp_path: Path
+) -> None:
+    write(tmp_path / "cpu.json", benchmark="cpu")
+    (tmp_path / "kept.json").write_text(text)
+    result = invoke(tmp_path)
+    assert result.exit_code == 1
+    assert message in " ".join(result.stderr.split())
+
+
 def test_quick_results_are_looked_at_where_there_are_no_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

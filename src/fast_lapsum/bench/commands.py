@@ -208,18 +208,24 @@ def run_stale(
 
     A results file has a hash of the files of the package that its figures depend on. It is current
     where those files are still the same, else stale: to be measured anew. Where a file was written
-    before there was a hash, its sources are unknown. The exit code is 0 if all are current, and 1
-    if not.
+    before there was a hash, its sources are unknown. A folder's kept.json names files that are of
+    earlier code on purpose, with a reason each; they are shown as kept. The exit code is 0 if all
+    are current or kept, and 1 if not.
     """
-    if folder is None:
-        full, quick = options.results_folder(quick=False), options.results_folder(quick=True)
-        folder = quick if stale.find(quick) and not stale.find(full) else full
-    found = stale.find(folder)
+    try:
+        if folder is None:
+            full, quick = options.results_folder(quick=False), options.results_folder(quick=True)
+            folder = quick if stale.find(quick) and not stale.find(full) else full
+        found = stale.find(folder)
+    except stale.KeptError as error:
+        _fail(str(error))
     if not found:
         _fail(f"{folder} has no results file: make some with fast-lapsum bench.")
     print_table(console, stale.table(found))
+    if kept := stale.reasons(found):
+        _say(kept)
     _say(stale.summary(found))
-    if any(entry.state != sources.CURRENT for entry in found):
+    if any(entry.state not in (sources.CURRENT, stale.KEPT) for entry in found):
         raise typer.Exit(1)
 
 

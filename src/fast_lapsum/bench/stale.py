@@ -1,4 +1,8 @@
-"""The results files of a folder, and which of them are still true of the code."""
+"""The results files of a folder, and which of them are still true of the code.
+
+Some are of earlier code on purpose: a failure that was mended since, or a comparison of hours whose
+own sources are as they were. A folder's kept.json names them, each with the reason.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,10 @@ from rich.text import Text
 from . import records, sources
 
 DAMAGED = "damaged"
-_STYLES = {sources.CURRENT: "green", sources.STALE: "bold red", DAMAGED: "bold red"}
+#: Of earlier code, and named in kept.json.
+KEPT = "kept"
+KEPT_FILE = "kept.json"
+_STYLES = {sources.CURRENT: "green", KEPT: "dim", sources.STALE: "bold red", DAMAGED: "bold red"}
 #: How the files of the apps were to be told before they said of which kind they are. Not taken from
 #: the apps: they need packages that may not be installed.
 _OLD_FORMATS = {
@@ -32,6 +39,12 @@ class Entry(NamedTuple):
     state: str
     commit: str = ""
     date: str = ""
+    #: Why it is kept although it is not current.
+    reason: str = ""
+
+
+class KeptError(ValueError):
+    """A kept.json that cannot be true; the message says why."""
 
 
 def find(folder: Path) -> list[Entry]:
@@ -40,7 +53,12 @@ def find(folder: Path) -> list[Entry]:
     Hidden files, which a killed run may leave, and JSON of something else are passed over.
     """
     paths = (path for path in sorted(folder.rglob("*.json")) if not path.name.startswith("."))
-    return [entry for entry in map(_entry, paths) if entry is not None]
+    entries = [entry for entry in map(_entry, paths) if entry is not None]
+    whys = _reasons(folder / KEPT_FILE)
+    places = [entry.path.relative_to(folder).as_posix() for entry in entries]
+    if missing := sorted(set(whys) - set(places)):
+        raise KeptError(f"{folder / KEPT_FILE} names {missing[0]}, which is no results file here.")
+    return [_kept(entry, whys.get(place)) for entry, place in zip(entries, places, strict=True)]
 
 
 def table(entries: list[Entry]) -> Table:
@@ -63,6 +81,35 @@ def summary(entries: list[Entry]) -> str:
     counts = Counter(entry.state for entry in entries)
     told = ", ".join(f"{count} {state}" for state, count in counts.items())
     return f"{len(entries)} results file{'s' * (len(entries) != 1)}: {told}"
+
+
+def reasons(entries: list[Entry]) -> str:
+    """Why files are kept, one line each.
+
+    >>> reasons([Entry(Path("a.json"), "cpu", "kept", reason="of a slower machine")])
+    'a.json is kept: of a slower machine'
+    """
+    return "\n".join(f"{entry.path} is kept: {entry.reason}" for entry in entries if entry.reason)
+
+
+def _reasons(path: Path) -> dict[str, str]:
+    """Files by their paths, and why each is kept."""
+    try:
+        found = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise KeptError(f"{path} cannot be read: {error}") from error
+    if not isinstance(found, dict) or not all(isinstance(v, str) and v for v in found.values()):
+        raise KeptError(f"{path} has to be an object of paths with a reason each.")
+    return found
+
+
+def _kept(entry: Entry, reason: str | None) -> Entry:
+    """A file that is damaged is not kept, and one that is current needs no reason."""
+    if reason is None or entry.state not in (sources.STALE, sources.UNKNOWN):
+        return entry
+    return entry._replace(state=KEPT, reason=reason)
 
 
 def _entry(path: Path) -> Entry | None:
