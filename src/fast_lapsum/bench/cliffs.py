@@ -1,4 +1,4 @@
-"""No call is far slower than others of its shape, whatever its scores, budget and temperature.
+"""Calls that are far slower than others of their shape, by scores, budget and temperature.
 
 Every kind of scores that the hunt makes, and rows with infinities and NaN, at budgets and
 temperatures from one end to the other: device times of the forward pass, their median, and the

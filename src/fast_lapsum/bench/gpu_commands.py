@@ -43,7 +43,10 @@ def bench_gpu(
     quick: Quick = False,
     only: Annotated[
         list[str] | None,
-        typer.Option(help=f"A part of it: {', '.join(gpu.SECTIONS)}. May be given several times."),
+        typer.Option(
+            help=f"Measure this part alone: {', '.join(gpu.SECTIONS)}. The results file has "
+            "nothing else then. May be given several times."
+        ),
     ] = None,
 ) -> None:
     """Time soft_topk on this GPU beside a copy, torch.softmax, torch.topk and torch.sort.
@@ -87,10 +90,10 @@ def bench_cliffs(
     """Look for calls that are far slower than others of their shape, on this GPU.
 
     Times the forward pass over every kind of scores that the hunt has and over rows with infinities
-    and NaN, at temperatures from 0 to 3 and budgets from 0 to n: some thousand calls on six
-    shapes. Names the slowest calls of each shape, and says whether they take at most 3 times the
-    median. The results file, with all times, is written after every shape. The exit code is 1 if an
-    answer is wrong.
+    and NaN, at temperatures from 0 to 3 and budgets from 0 to n: more than a thousand calls on
+    each of six shapes. Names the slowest calls of each shape, and says whether they take at most 3
+    times the median. The results file, with all times, is written after every shape. The exit code
+    is 1 if an answer is wrong.
     """
     device = _device()
     path = out or options.results_folder(quick=quick) / "cliffs.json"

@@ -1,7 +1,7 @@
 """The results files of a folder, and which of them are still true of the code.
 
-Some are of earlier code on purpose: a failure that was mended since, or a comparison of hours whose
-own sources are as they were. A folder's kept.json names them, each with the reason.
+Some are of earlier code on purpose: a failure that was mended since, or a comparison that takes
+long, whose own sources have not changed. A folder's kept.json names them, each with the reason.
 """
 
 from __future__ import annotations

@@ -84,7 +84,10 @@ Seed = Annotated[
 
 
 def attack(
-    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", show_default=False)],
+    images: Annotated[
+        list[Path],
+        typer.Argument(help="Pictures to attack.", metavar="IMAGE...", show_default=False),
+    ],
     model: Model,
     out: Annotated[Path, typer.Option(help="The folder of the results.", file_okay=False)] = Path(
         "attacked"
@@ -198,7 +201,10 @@ def attack(
 
 def attack_bench(
     folder: Annotated[
-        Path, typer.Argument(metavar="DIR", exists=True, file_okay=False, readable=True)
+        Path,
+        typer.Argument(
+            help="A folder of pictures.", metavar="DIR", exists=True, file_okay=False, readable=True
+        ),
     ],
     model: Model,
     out: Annotated[Path, typer.Option(help="The folder of the results.", file_okay=False)] = Path(

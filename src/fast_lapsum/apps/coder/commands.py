@@ -25,7 +25,12 @@ errors = Console(stderr=True)
 
 _NEEDED = ("constriction", "numpy", "PIL")
 
-Source = Annotated[Path, typer.Argument(metavar="IN", exists=True, dir_okay=False, readable=True)]
+Source = Annotated[
+    Path,
+    typer.Argument(
+        help="The file to read.", metavar="IN", exists=True, dir_okay=False, readable=True
+    ),
+]
 MaxPixels = Annotated[
     int,
     typer.Option(
@@ -209,7 +214,9 @@ def coder_study(
         ),
     ] = 150,
     seed: coder_options.Seed = 0,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda or cuda:1; the best one here by default.")
+    ] = None,
 ) -> None:
     """Compare a hard mask in training with a soft one hardened afterwards, and an annealed
     temperature with a fixed one: the paper's remarks, measured."""
