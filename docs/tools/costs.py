@@ -64,7 +64,7 @@ def _cpu() -> str:
 
 
 def _gpu() -> str:
-    cases = load("gpu-users.json")["users"]
+    cases = load("gpu.json")["users"]
     columns: Columns = {
         f"t = {t}": timing(f"soft_topk forward t={t}") for t in ("1", "0.1", "0.01", "0.001")
     }
@@ -81,8 +81,8 @@ def _gpu() -> str:
         "The mask on a GPU",
         "Microseconds of the device, in a CUDA graph. The command has limits for these calls, "
         f"and\n{share_met(lines)} hold. An empty cell was not measured.",
-        "gpu-users.json",
-        "fast-lapsum bench gpu --only users",
+        "gpu.json",
+        "fast-lapsum bench gpu",
         tables,
     )
 
@@ -108,8 +108,7 @@ def _gpu_parts() -> str:
     return _section(
         "Parts of the mask on a GPU",
         "Microseconds of the device, in a CUDA graph, k = n / 16. A copy moves the bytes that the "
-        "forward\npass has to read and write. Where the day below is before that of the table "
-        "above, kernels were\nearlier ones.",
+        "forward\npass has to read and write.",
         "gpu.json",
         "fast-lapsum bench gpu",
         tables,
@@ -157,9 +156,9 @@ def _compiled(device: str) -> str:
     results = load(file)
     columns: Columns = {
         "softmax": seconds("softmax"),
-        "compiled": seconds("softmax, compiled"),
+        "softmax, compiled": seconds("softmax, compiled"),
         "soft_topk": seconds("soft_topk"),
-        "compiled ": seconds("soft_topk, compiled"),
+        "soft_topk, compiled": seconds("soft_topk, compiled"),
         "t falls": seconds("soft_topk, compiled, t falls"),
         "reduce-overhead": seconds("soft_topk, reduce-overhead"),
     }
