@@ -392,6 +392,8 @@ def test_help_says_what_the_states_and_the_exit_codes_are() -> None:
 def old_results(tmp_path: Path) -> Path:
     """The committed results as they were before they knew their sources; later kinds always did."""
     for path in RESULTS.rglob("*.json"):
+        if path.name == stale.KEPT_FILE:
+            continue
         record = json.loads(path.read_text())
         kind = record.get("sources", {}).get("kind")
         later = ("cliffs", "compiled", "functions", "hunt", "layers", "ragged", "ranking", "ranks")
@@ -415,6 +417,12 @@ def test_old_files_are_listed_as_sources_unknown(old_results: Path) -> None:
         {"cpu", "gpu", "encode", "attack-bench"} < {entry.kind for entry in entries} <= set(KINDS)
     )
     assert invoke(old_results).exit_code == 1
+
+
+@committed
+def test_every_kept_file_is_there_and_of_earlier_code() -> None:
+    kept = [entry for entry in stale.find(RESULTS) if entry.state == stale.KEPT]
+    assert len(kept) == len(json.loads((RESULTS / stale.KEPT_FILE).read_text()))
 
 
 @committed
