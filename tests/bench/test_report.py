@@ -70,6 +70,12 @@ def test_every_experiment_has_its_figures_under_stable_names(made: Path) -> None
     assert sorted(path.name for path in made.iterdir()) == ["figures", "index.html"]
 
 
+def test_the_names_of_kept_files_are_no_results(tmp_path: Path) -> None:
+    write(tmp_path / "gpu.json", timings_record(copy={"bytes_per_second": 2e12}))
+    (tmp_path / "kept.json").write_text('{"gpu.json": "of earlier kernels"}')
+    assert len(load([tmp_path])) == 1
+
+
 def test_the_report_knows_every_experiment() -> None:
     assert list(SHAPES) == list(EXPERIMENTS)
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeGuard
 from .. import records, sources
 from ..experiment import Record
 from ..records import ResultsError
+from ..stale import KEPT_FILE
 
 #: Benchmarks whose results are tables of their own, with nothing to draw.
 TABLES = ("cliffs", "compiled", "layers", "ragged", "ranking", "ranks")
@@ -143,7 +144,8 @@ def _files(paths: Iterable[Path]) -> Iterator[Path]:
         if path.is_dir():
             below = [*path.glob("*.json"), *path.glob("cpu/*.json"), *path.glob("cuda/*.json")]
             # A hidden file is one that somebody is just writing.
-            yield from sorted(file for file in below if not file.name.startswith("."))
+            shown = (file for file in below if not file.name.startswith("."))
+            yield from sorted(file for file in shown if file.name != KEPT_FILE)
         elif path.exists():
             yield path
         else:
