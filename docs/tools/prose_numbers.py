@@ -284,8 +284,8 @@ PAGES: dict[str, tuple[Entry, ...]] = {
     "docs/notes/compiled-calls.md": (
         Stated("The limit is 1.3 times the slower", LIMIT),
         Holds(
-            "On a CPU it holds for a million scores with the same t in every call, and on a GPU for "
-            "none",
+            "On a CPU it holds for a million scores with the same t in every call, and on a GPU "
+            "for none",
             lambda: (
                 "soft_topk, compiled" in values.compiled_in_time("cpu")
                 and "soft_topk, compiled" not in values.compiled_in_time("cuda")
