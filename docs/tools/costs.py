@@ -1,7 +1,7 @@
 """Writes docs/costs.md, and the numbers of other pages, from results/: `make costs`.
 
 No number on that page is written by hand. marked_parts.py has the tables of the others, and
-prose_numbers.py what their sentences say.
+prose_pages.py what their sentences say.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import marked_parts
 import prose_numbers
+from prose_pages import PAGES
 from result_tables import (
     Columns,
     case_table,
@@ -203,7 +204,7 @@ def page() -> str:
 def written() -> dict[Path, str]:
     """All files that have numbers from results/, as they should be."""
     made = {PAGE: page(), **marked_parts.pages()}
-    for name in prose_numbers.PAGES:
+    for name in PAGES:
         path = prose_numbers.ROOT / name
         made[path] = prose_numbers.written(name, made.get(path) or path.read_text("utf-8"))
     return made
