@@ -19,7 +19,6 @@ from fast_lapsum import (
     soft_sort,
     spearman,
 )
-from fast_lapsum.backends.cpu import ranking_entry
 from fast_lapsum.reference import Threshold
 from ranking_cases import draw
 
@@ -37,11 +36,7 @@ FUNCTIONS: dict[str, Callable[..., Tensor]] = {
 }
 
 
-@pytest.fixture(params=["kernel", "torch"], autouse=True)
-def ranking_backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The C++ kernel where it is there, and plain torch."""
-    if request.param == "torch":
-        monkeypatch.setattr(ranking_entry, "supports", lambda tensor: False)
+pytestmark = pytest.mark.usefixtures("ranking_backend")
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
