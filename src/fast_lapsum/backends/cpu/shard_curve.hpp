@@ -16,6 +16,26 @@ struct Node {
     double value, weight;
 };
 
+// How many of `count` scores each of `size` nodes stands for. For itself alone where they are few.
+// Else there is a node at either end and others evenly in between: each has half of the scores
+// between it and its neighbours.
+struct NodeWeights {
+    double step;
+    int64_t last;
+
+    NodeWeights(double count, int64_t size)
+        : step(std::max((count - 1) / double(size - 1), 1.0) * (count > 0)), last(size - 1) {}
+
+    double of(int64_t node) const {
+        return (node == 0 || node == last) && step > 0 ? step / 2 + 0.5 : step;
+    }
+
+    // How many scores are between two nodes, where there is not one for each.
+    static double between(double count, int64_t size) {
+        return count > double(size) ? (count - 1) / double(size - 1) : 0;
+    }
+};
+
 // Several lists, each of which descends as a rule, as one that does.
 class NodeLists {
    public:
@@ -99,15 +119,15 @@ struct NodeCurve {
         }
     }
 
-    // The threshold where the curve meets its target: a place, and what is to be added to it.
-    // `excess` is the count above all nodes, less the target.
-    std::pair<double, double> root(double excess, double t) const {
-        // It is at or below every node whose surplus is not positive.
-        const auto at = std::upper_bound(surplus.begin(), surplus.end(), 0.0) - surplus.begin();
+    // The threshold where the curve is so much over its target: a place, and what is to be added to
+    // it. `excess` is the count above all nodes, less the target.
+    std::pair<double, double> root(double excess, double t, double margin = 0) const {
+        // It is at or below every node whose surplus is not over that.
+        const auto at = std::upper_bound(surplus.begin(), surplus.end(), margin) - surplus.begin();
         const auto i = size_t(at);
         const double half_gap = values[i] / 2 - values[i + 1] / 2;
         const double sum_above = upper[i], sum_below = lower[i + 1];
-        const double over = excess + passed[i];
+        const double over = (excess - margin) + passed[i];
         // Half the exponent under the root, and hypot: neither square may underflow on its own.
         const double coupling =
             std::sqrt(sum_above) * std::sqrt(sum_below) * std::exp(-half_gap / t);

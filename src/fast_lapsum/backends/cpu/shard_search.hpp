@@ -14,6 +14,9 @@ enum Solved { kHi, kLo, kLogShare, kIsUsedUp, kWantedTies, kValid, kHasNan, kSol
 // How far from where a random sample puts it the threshold may be: missed once in 10,000 rows.
 constexpr double kDeviations = 4;
 
+// The part of what the mass may be off by that a band has room for where the mass varies evenly.
+constexpr double kUncertain = 0.25;
+
 // Where the samples of all ranks put the threshold.
 void begin_row(const SearchCall& call, int64_t row) {
     const Asked asked(call, row);
@@ -22,19 +25,19 @@ void begin_row(const SearchCall& call, int64_t row) {
     Variation all;
     double infinite = 0, margin = 0;
     for (int64_t rank = 0; rank < call.ranks; ++rank) {
-        const double length = messages.number(rank, kLength), size = double(call.size);
-        const double weight = length / std::min(std::max(length, 1.0), size);
+        const double length = messages.number(rank, kLength);
+        const NodeWeights weights(length, call.size);
         const double* values = messages.nodes(rank, row);
         Variation own;
         for (int64_t i = 0; i < call.size; ++i) {
-            if (values[i] == kInfinity) infinite += weight;
+            if (values[i] == kInfinity) infinite += weights.of(i);
             if (!std::isfinite(values[i])) continue;
-            lists.add(values[i], weight);
+            lists.add(values[i], weights.of(i));
             own.add(values[i]);
             all.add(values[i]);
         }
         lists.end_list();
-        if (length > size) margin += length / size * own.of(asked);
+        margin += NodeWeights::between(length, call.size) * own.of(asked);
     }
     const OuterSum above{finite_or_zero(all.highest), 0, infinite};
     const OuterSum below{finite_or_zero(all.lowest), 0, 0};
@@ -139,7 +142,6 @@ struct Seen {
     }
 
     void read_nodes(const SearchState& state, const Asked& asked) {
-        const auto size = double(call_.size);
         const bool is_one_number = state.high <= next_number(state.low, call_.dtype);
         for (int64_t rank = 0; rank < call_.ranks; ++rank) {
             const double inside = at(rank, kInsideCount);
@@ -148,18 +150,18 @@ struct Seen {
                 if (inside > 0) lists.add(state.low, inside);
                 own.add(state.low);
             } else {
-                const double weight = inside / std::min(std::max(inside, 1.0), size);
+                const NodeWeights weights(inside, call_.size);
                 const double* values = messages_.nodes(rank, row_);
-                for (int64_t i = 0; i < call_.size && weight > 0; ++i) {
+                for (int64_t i = 0; i < call_.size && weights.step > 0; ++i) {
                     if (!std::isfinite(values[i])) continue;
-                    lists.add(values[i], weight);
+                    lists.add(values[i], weights.of(i));
                     own.add(values[i]);
                 }
-                is_complete &= inside <= size;
+                is_complete &= inside <= double(call_.size);
             }
             lists.end_list();
             // Scores for which others stand are somewhere between the first and the last of them.
-            if (inside > size) margin += inside / size * own.of(asked);
+            margin += NodeWeights::between(inside, call_.size) * own.of(asked);
         }
     }
 };
@@ -260,6 +262,7 @@ void advance_row(const SearchCall& call, int64_t row) {
             answer.fields[kLo] = found.lo;
         } else {
             state.place_band(curve, seen.excess, asked.is_hard, seen.margin, call.dtype);
+            state.narrow_band(curve, seen.excess, asked, kUncertain * seen.margin, call.dtype);
         }
     }
     state.write(call, row, !is_solved);

@@ -128,8 +128,37 @@ struct SearchState {
             not_below += surplus < margin;
         }
         const double* nodes = curve.values.data() + 1;
-        high = std::min(beyond > 0 ? nodes[beyond - 1] : right, right);
-        low = std::max(not_below < count ? nodes[not_below] : left, left);
+        high = beyond > 0 ? nodes[beyond - 1] : right;
+        low = not_below < count ? nodes[not_below] : left;
+        keep_in_bracket(dtype);
+    }
+
+    // The same by numbers between nodes, where the curve is known there: in a soft row whose nodes
+    // around are less than a temperature apart, so that the mass varies evenly. Without a margin the
+    // nodes are all the scores there are.
+    void narrow_band(const NodeCurve& curve, double excess, const Asked& asked, double margin,
+                     int64_t dtype) {
+        if (asked.is_hard || !(margin > 0)) return;
+        const auto nearer = [&](double end, double by) {
+            const size_t count = curve.surplus.size();
+            const auto at = std::lower_bound(curve.surplus.begin(), curve.surplus.end(), by);
+            const auto place = size_t(at - curve.surplus.begin());
+            if (place == 0 || place == count) return end;
+            const double* nodes = curve.values.data() + 1;
+            if (!(nodes[place - 1] / 2 - nodes[place] / 2 < asked.scale / 2)) return end;
+            const auto [hi, lo] = curve.root(excess, asked.scale, by);
+            return at_order(order_of(hi + lo, dtype), dtype);
+        };
+        const double upper = nearer(high, -margin);
+        low = nearer(low, margin);
+        high = upper;
+        keep_in_bracket(dtype);
+    }
+
+   private:
+    void keep_in_bracket(int64_t dtype) {
+        high = std::min(high, right);
+        low = std::max(low, left);
         // Both ends are one score where many are tied: the threshold is there, or next to it.
         if (!(low < high)) high = next_number(low, dtype);
         if (!(high <= right)) {

@@ -22,6 +22,11 @@ from .sort_scan import Curve, Tail, root_of, scan_band
 
 #: How far from where a random sample puts it the threshold may be: missed once in 10,000 rows.
 DEVIATIONS = 4.0
+#: Where the mass varies evenly between nodes a band has room for this part of what the mass would
+#: be off by if all scores between two nodes were at one of them. A half would do for any scores. A
+#: band is verified by the masses at its ends: one that is missed costs a message, and so does every
+#: one that is too wide.
+UNCERTAIN = 0.25
 
 
 class Asked(NamedTuple):
@@ -90,8 +95,7 @@ def first_state(sample: Tensor, lengths: Tensor, drawn: Tensor, asked: Asked) ->
     """
     size, wide = sample.shape[-1], asked.budget.dtype
     values = sample.to(wide)
-    per_node = (lengths / lengths.clamp(1, size))[:, None, None]
-    weights = torch.where(values.isnan(), 0.0, per_node)
+    weights = torch.where(values.isnan(), 0.0, _weights(lengths, size)[:, None])
     infinite = torch.where(values == math.inf, weights, 0.0).sum((0, 2))
     is_finite = values.isfinite()
     highest = finite_or_zero(values.masked_fill(~is_finite, -math.inf).amax((0, 2)))
@@ -102,8 +106,7 @@ def first_state(sample: Tensor, lengths: Tensor, drawn: Tensor, asked: Asked) ->
     nodes = Nodes.of(values, weights, lowest)
     # A rank's part is off by what the scores between two quantiles may vary by. Where they are
     # quantiles of a random part of it, it is off by that part's deviation, too.
-    between = torch.where(lengths > size, lengths / size, 0.0)[:, None]
-    margin = (between * _variation(values, is_finite, asked)).sum(0)
+    margin = _margin(lengths[:, None], values, is_finite, asked)
     curve = scan_band(*nodes, above, below, asked.target, asked.scale, scan)
     p = _masks_at(values, root_of(curve, infinite - asked.target, asked.scale), asked)
     p = torch.where(is_finite, p, math.nan)  # [ranks, rows, m]
@@ -116,6 +119,25 @@ def first_state(sample: Tensor, lengths: Tensor, drawn: Tensor, asked: Asked) ->
     state = State(left, right, left, right, torch.ones_like(asked.is_hard))
     excess = infinite - asked.target
     return _with_band(state, nodes, curve, excess, asked.is_hard, margin, sample.dtype)
+
+
+def _weights(count: Tensor, size: int) -> Tensor:
+    """How many of ``count`` scores each of ``size`` nodes stands for, [..., size].
+
+    For itself alone where they are few. Else there is a node at either end and others evenly in
+    between: each has half of the scores between it and its neighbours.
+    """
+    step = ((count - 1) / (size - 1)).clamp(min=1)[..., None]
+    place = torch.arange(size, device=count.device)
+    is_end = (place == 0) | (place == size - 1)
+    return torch.where(is_end, step / 2 + 0.5, step) * (count > 0)[..., None]
+
+
+def _margin(count: Tensor, values: Tensor, is_real: Tensor, asked: Asked) -> Tensor:
+    """How far the mass may be from what the nodes [ranks, rows, m] say of so many scores, [rows]."""
+    size = values.shape[-1]
+    between = torch.where(count > size, (count - 1) / (size - 1), 0.0)
+    return (between * _variation(values, is_real, asked)).sum(0)
 
 
 def _variation(values: Tensor, is_finite: Tensor, asked: Asked) -> Tensor:
@@ -159,8 +181,7 @@ class Seen:
         self.is_complete = (self.inside <= size).all(0) | is_one_number
         # Scores that are all equal need no list: the first node stands for them.
         values = nodes.to(columns.dtype)
-        per_node = (self.inside / self.inside.clamp(1, size))[..., None]
-        weights = torch.where(values.isnan(), 0.0, per_node)
+        weights = torch.where(values.isnan(), 0.0, _weights(self.inside, size))
         first = torch.arange(size, device=nodes.device) == 0
         alone = torch.where(first, self.inside[..., None], 0.0)
         self.weights = torch.where(is_one_number[:, None], alone, weights)  # [ranks, rows, m]
@@ -198,13 +219,31 @@ class Seen:
 
     def next_state(self, bracket: State) -> State:
         """A band that presumably holds the threshold, from what is inside of this one."""
-        # Scores for which others stand are somewhere between the first and the last of them.
-        size = self.values.shape[-1]
-        between = torch.where(self.inside > size, self.inside / size, 0.0)
-        margin = (between * _variation(self.values, self.values.isfinite(), self.asked)).sum(0)
-        return _with_band(
-            bracket, self.nodes, self.curve, self.excess, self.asked.is_hard, margin, self.dtype
-        )
+        asked, nodes, curve = self.asked, self.nodes, self.curve
+        margin = _margin(self.inside, self.values, self.values.isfinite(), asked)
+        state = _with_band(bracket, nodes, curve, self.excess, asked.is_hard, margin, self.dtype)
+        part = UNCERTAIN * margin
+        low, high = self._nearer(state.low, part), self._nearer(state.high, -part)
+        return _in_bracket(bracket, low, high, self.dtype)
+
+    def _nearer(self, end: Tensor, margin: Tensor) -> Tensor:
+        """The number where the curve differs from the target by a margin, if it is known there.
+
+        It is if the nodes around are less than a temperature apart, so that the mass varies evenly.
+        Without a margin the nodes are all the scores there are.
+        """
+        asked, curve = self.asked, self.curve
+        surplus = curve.surplus - margin[:, None]
+        curve = curve._replace(surplus=surplus)
+        place = (surplus < 0).sum(-1, keepdim=True)
+        last = (self.nodes.weights > 0).sum(-1, keepdim=True) - 1
+        around = torch.cat((place - 1, place), -1).clamp(min=0).minimum(last.clamp(min=0))
+        upper, lower = self.nodes.values.gather(-1, around).unbind(-1)
+        hi, lo = root_of(curve, self.excess - margin, asked.scale)
+        number = (hi + lo).to(self.dtype).to(end.dtype)
+        is_known = (place > 0) & (place <= last)
+        is_known = is_known[:, 0] & (upper / 2 - lower / 2 < asked.scale / 2)
+        return torch.where(is_known & (margin != 0) & ~asked.is_hard, number, end)
 
 
 def _with_band(
@@ -227,6 +266,11 @@ def _with_band(
     high = padded.gather(-1, beyond)[:, 0]
     has_low = not_below < (nodes.weights > 0).sum(-1, keepdim=True)
     low = torch.where(has_low, padded.gather(-1, not_below + 1), state.left[:, None])[:, 0]
+    return _in_bracket(state, low, high, dtype)
+
+
+def _in_bracket(state: State, low: Tensor, high: Tensor, dtype: torch.dtype) -> State:
+    """The part of a band that is in the bracket."""
     low, high = torch.maximum(low, state.left), torch.minimum(high, state.right)
     # Both ends are one score where many are tied: the threshold is there, or next to it.
     high = torch.where(low < high, high, next_float(low, dtype))

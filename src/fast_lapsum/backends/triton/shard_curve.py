@@ -14,11 +14,13 @@ import triton.language as tl
 
 from .numbers import hypotenuse
 from .shard_nodes import Nodes, asked_of, nodes_of
-from .shard_order import next_number
+from .shard_order import next_number, number_at, order_among
 from .shard_read import decay
 
 #: Nodes of a block.
 BLOCK = tl.constexpr(128)
+#: The part of a margin that a band has room for where the mass varies evenly between nodes.
+UNCERTAIN = tl.constexpr(0.25)
 #: Quotients that overflow are taken of so much less, and its logarithm is added.
 FAR, LOG_FAR = tl.constexpr(2.0**128), tl.constexpr(88.722839111673)
 
@@ -209,14 +211,20 @@ def _log_quotient(total, share):
 @triton.jit
 def root_of(curve, t, inverse):
     """The threshold as a place and what is to be added to it: see closed_form.interval_root."""
-    under = nodes_under(curve, 0.0, t != t, True)
+    return _root_under(curve, nodes_under(curve, 0.0, t != t, True), 0.0, t, inverse)
+
+
+@triton.jit
+def _root_under(curve, under, margin, t, inverse):
+    """The same of a curve less a margin, which so many nodes are not over."""
     nodes, place = curve.nodes, under - 1
     block = place // BLOCK
     has_upper = under > 0
     upper = tl.load(nodes.upper + place, mask=has_upper, other=0.0)
     fading = tl.load(nodes.from_first + place, mask=has_upper, other=0.0)
     upper = tl.where(has_upper, upper + fading * _of_block(curve.upper, block), curve.above_sum)
-    over = curve.excess + tl.load(nodes.passed + place, mask=has_upper, other=0.0)
+    over = curve.excess - margin
+    over += tl.load(nodes.passed + place, mask=has_upper, other=0.0)
     over += tl.where(has_upper, _of_block(curve.passed, block), 0.0)
     has_lower = under < nodes.count
     has_lower &= tl.load(nodes.weights + under, mask=has_lower, other=0.0) > 0
@@ -239,6 +247,34 @@ def root_of(curve, t, inverse):
 
 
 @triton.jit
+def nearest_band(curve, left, right, margin, asked, NAME: tl.constexpr):
+    """Numbers whose masses differ from the threshold's by a margin, of a curve of measured nodes.
+
+    Where the mass varies evenly between nodes they are any numbers, and have part of the margin;
+    see backends/torch/shard_search.py.
+    """
+    low, is_low = _crossing(curve, margin * UNCERTAIN, asked, NAME)
+    high, is_high = _crossing(curve, -margin * UNCERTAIN, asked, NAME)
+    if not (is_low & is_high):
+        wide_low, wide_high = band_of(curve, left, right, margin, asked.is_hard, NAME)
+        low, high = tl.where(is_low, low, wide_low), tl.where(is_high, high, wide_high)
+    return _in_bracket(low, high, left, right, NAME)
+
+
+@triton.jit
+def _crossing(curve, margin, asked, NAME: tl.constexpr):
+    """Where the curve differs from the target by a margin, and whether it is known there."""
+    under = nodes_under(curve, margin, margin != margin, True)
+    has_lower = (under > 0) & (under < curve.nodes.count)
+    has_lower &= tl.load(curve.nodes.weights + under, mask=has_lower, other=0.0) > 0
+    gap = node_at(curve, under - 1) * 0.5 - node_at(curve, under) * 0.5
+    is_known = has_lower & (gap < asked.scale * 0.5) & (margin != 0) & ~asked.is_hard
+    hi, lo = _root_under(curve, under, margin, asked.scale, asked.inverse)
+    number = tl.where(is_known, hi + lo, 0.0)
+    return number_at(order_among(number, NAME), NAME), is_known
+
+
+@triton.jit
 def band_of(curve, left, right, margin, is_hard, NAME: tl.constexpr):
     """The nodes on either side of the threshold whose masses differ from it by the margin."""
     beyond = nodes_under(curve, -margin, is_hard, False)
@@ -247,6 +283,12 @@ def band_of(curve, left, right, margin, is_hard, NAME: tl.constexpr):
     has_low &= tl.load(curve.nodes.weights + not_below, mask=has_low, other=0.0) > 0
     high = tl.where(beyond > 0, node_at(curve, beyond - 1), right)
     low = tl.where(has_low, node_at(curve, not_below), left)
+    return _in_bracket(low, high, left, right, NAME)
+
+
+@triton.jit
+def _in_bracket(low, high, left, right, NAME: tl.constexpr):
+    """The part of a band that is in the bracket."""
     low, high = tl.maximum(low, left), tl.minimum(high, right)
     # Both ends are one score where many are tied: the threshold is there, or next to it.
     high = tl.where(low < high, high, next_number(low, NAME))

@@ -146,9 +146,17 @@ def said(sent, number, is_node, count, low, is_one, IS_SAMPLE: tl.constexpr, NAM
 
 
 @triton.jit
-def per_node(count, size):
-    """How many scores one of ``size`` nodes stands for: for itself alone where they are few."""
-    return tl.maximum(count / size, tl.minimum(count, 1.0))
+def step_of(count, size):
+    """How many of ``count`` scores one of ``size`` nodes stands for: itself where they are few."""
+    return tl.maximum((count - 1) / (size - 1), tl.minimum(count, 1.0))
+
+
+@triton.jit
+def weight_of(count, number, size):
+    """The same of a node by its number: those at the ends have half of what is beside them."""
+    step = step_of(count, size)
+    is_end = ((number == 0) | (number == size - 1)) & (count > size)
+    return tl.where(is_end, step / 2 + 0.5, step)
 
 
 @triton.jit
@@ -175,7 +183,7 @@ def _place_nodes(
     scores = counts_of(messages, row, rank, own < count, IS_SAMPLE)
     sent = load_nodes(messages, row, rank, own % size, own < count)
     value, is_real = said(sent, own % size, own < count, scores, low, is_one, IS_SAMPLE, NAME)
-    weight = tl.where(is_one, scores, per_node(scores, size))
+    weight = tl.where(is_one, scores, weight_of(scores, own % size, size))
     value = tl.where(is_real, value, float("-inf"))
     wanted = value[:, None]
     before = tl.zeros((OWN, OTHERS), tl.int32)

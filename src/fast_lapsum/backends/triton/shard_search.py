@@ -10,7 +10,15 @@ import triton
 import triton.language as tl
 
 from .numbers import SATURATION, largest_finite, log_quotient
-from .shard_curve import band_of, curve_of, node_at, nodes_under, root_of, weight_above
+from .shard_curve import (
+    band_of,
+    curve_of,
+    nearest_band,
+    node_at,
+    nodes_under,
+    root_of,
+    weight_above,
+)
 from .shard_nodes import (
     asked_of,
     counts_of,
@@ -18,8 +26,9 @@ from .shard_nodes import (
     nodes_of,
     number_of,
     one_number,
-    per_node,
     said,
+    step_of,
+    weight_of,
 )
 from .shard_order import cuts_of, next_number
 from .shard_read import decay
@@ -149,13 +158,13 @@ def begin_rows(
             messages, search, row, rows, first, (RANKS, SIZE_LANES), True, NAME
         )
         tl.store(search.ties + rank * rows + row, 0.0 * length, mask=is_rank)
-        is_infinite = tl.sum((value == float("inf")).to(tl.int32), 1).to(tl.float64)
-        each = per_node(length, messages.size)
-        infinite += tl.sum(each * is_infinite, 0)
+        number = tl.arange(0, SIZE_LANES)[None, :]
+        weight = weight_of(length[:, None], number, messages.size)
+        infinite += tl.sum(tl.sum(tl.where(value == float("inf"), weight, 0.0), 1), 0)
         low, high = _ends_of(value, is_real)
         most, least = tl.maximum(most, tl.max(high, 0)), tl.minimum(least, tl.min(low, 0))
         # The scores between two quantiles may be anywhere there.
-        between = tl.where(length > messages.size, each, 0.0)
+        between = tl.where(length > messages.size, step_of(length, messages.size), 0.0)
         margin += tl.sum(between * _variation(low, high, asked), 0)
     most, least = _finite_or_zero(most), _finite_or_zero(least)
     nodes = nodes_of(search, row, rows, messages.ranks * messages.size)
@@ -276,7 +285,7 @@ def _hard_boundary(
             messages, search, row, rows, first, (RANKS, SIZE_LANES), False, NAME
         )
         is_tied = is_real & (value.to(tl.float64) == boundary)
-        each = tl.where(is_one, count, per_node(count, messages.size))
+        each = tl.where(is_one, count, step_of(count, messages.size))
         ties = tl.sum(is_tied.to(tl.int32), 1).to(tl.float64) * each
         tl.store(search.ties + rank * rows + row, ties, mask=is_rank)
         tied += tl.sum(ties, 0)
@@ -399,9 +408,9 @@ def advance_rows(
                         messages, search, row, rows, first, (RANKS, SIZE_LANES), False, NAME
                     )
                     bottom, top = _ends_of(value, is_real)
-                    between = tl.where(own > messages.size, own / messages.size, 0.0)
+                    between = tl.where(own > messages.size, step_of(own, messages.size), 0.0)
                     margin += tl.sum(between * _variation(bottom, top, asked), 0)
-                low, high = band_of(curve, left, right, margin, asked.is_hard, NAME)
+                low, high = nearest_band(curve, left, right, margin, asked, NAME)
                 _write_state(
                     search, row, rows, cuts, left, right, low, high, low <= high, CUT_LANES, NAME
                 )
