@@ -39,7 +39,7 @@ def search(
     if rows.looks:
         check_headers(gathered)
     step.begin(gathered)
-    for _ in range(sizes.most_rounds(rows.dtype)):
+    for _ in range(sizes.most_rounds(rows.dtype, rows.looks)):
         measured = shard.measure(step.low, step.high, step.pivots, sizes.nodes, step.is_open)
         message = measured.message
         if step.advance((yield pack(*measured[:2]) if message is None else message)):

@@ -15,6 +15,11 @@ from .plan import ON_CHIP
 from .rows import KINDS, Spec
 from .worker import Done
 
+#: Functions whose figures depend on more than masks do: see bench/sources.py.
+_SOURCES = {
+    **dict.fromkeys(("segments", "padded", "list"), "hunt-ragged"),
+    "ranks": "hunt-ranks",
+}
 #: Wrong rows that are kept: more of them tell nothing new.
 MOST_KEPT = 200
 MOST_NAMED = 40
@@ -52,12 +57,13 @@ class Tally:
 
     def record(self, settings: dict[str, Any], seconds: float, failed: str) -> dict[str, Any]:
         """A results file: how many rows of what were looked at, and what was found."""
+        kind = _SOURCES.get(settings["function"], "hunt")
         return {
             "benchmark": "hunt",
             "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "complete": not failed,
             "environment": environment.describe(),
-            "sources": sources.describe("hunt", settings["device"]),
+            "sources": sources.describe(kind, settings["device"]),
             "settings": settings,
             "seconds": round(seconds, 1),
             "rows": self.rows,

@@ -69,16 +69,23 @@ class Sizes(NamedTuple):
     def of(cls, rows: int, ranks: int) -> Sizes:
         """One row has long lists, which save a collective; many rows share what one has."""
         most = max(64, min(512, 65536 // ranks) // max(rows, 1))
-        return cls(most, most, max(5, 125 // max(rows, 1)))
+        return cls(most, most, max(5, 255 // max(rows, 1)))
 
     @property
     def pivots(self) -> int:
         """The band's ends, the number next to the low one, and the cuts of the bracket."""
         return 3 + self.cuts
 
-    def most_rounds(self, dtype: torch.dtype) -> int:
-        """So many measurements that any row of this dtype ends."""
-        return math.ceil(8 * dtype.itemsize / math.log2(self.cuts + 1)) + 4
+    def most_rounds(self, dtype: torch.dtype, looks: bool = False) -> int:
+        """So many measurements that any row of this dtype ends.
+
+        A first band that misses the threshold, all that is on that side, a measurement for each
+        time that the cuts divide all numbers there are, and one of the number that is left. Where
+        the host looks the masses at cuts are known of the band alone, which may be missed before
+        each of them; it stops as soon as rows are done.
+        """
+        divisions = math.ceil(8 * dtype.itemsize / math.log2(self.cuts + 1))
+        return 3 + divisions * (3 if looks else 1)
 
 
 class Sample(NamedTuple):

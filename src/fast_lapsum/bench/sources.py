@@ -53,17 +53,12 @@ OPERATOR = Needs(
         "_call.py",
         "_derivatives.py",
         "_layout.py",
-        "_list*.py",
         "_ops.py",
-        "_ragged*.py",
-        "_segments.py",
         "_selection_*.py",
         "_traced*.py",
         "_values.py",
         "backends/common.py",
         "backends/layout.py",
-        "backends/many.py",
-        "backends/segments.py",
         "backends/shares.py",
         "backends/torch/*.py",
     ),
@@ -89,12 +84,23 @@ ACTIVATION = Needs(("_activation*.py",), cuda=("backends/triton/activation*.py",
 SHARDED = Needs(
     (
         *("_collectives.py", "_dtensor*.py", "_sharded*.py", "_traced_sharded.py"),
-        *("backends/shards.py", "backends/*/shard*.py"),
+        *("backends/shards.py", "backends/torch/shard*.py"),
     ),
-    cpu=("backends/cpu/shard*.hpp", *_SORTED),
+    cpu=("backends/cpu/shard*", *_SORTED),
+    cuda=("backends/triton/shard*.py",),
+)
+#: And rows of several lengths, and many tensors.
+RAGGED = Needs(
+    (
+        *("_list*.py", "_ragged*.py", "_segments.py", "_traced_many.py"),
+        *("backends/many.py", "backends/segments.py"),
+        *("backends/torch/many.py", "backends/torch/ragged*.py"),
+    ),
+    cpu=("backends/cpu/ragged*", "backends/cpu/list*"),
+    cuda=("backends/triton/ragged*.py", "backends/triton/many*.py"),
 )
 #: What only one kind of figures depends on, of files that others depend on.
-OWN = {"ranking": RANKING, "layers": ACTIVATION, "ranks": SHARDED}
+OWN = {"ranking": RANKING, "layers": ACTIVATION, "ranks": SHARDED, "ragged": RAGGED}
 
 #: Which cases are tried, under which limits of time and memory.
 _SUITE = _in("bench", "experiment", "process", "runner", "worker")
@@ -188,7 +194,10 @@ KINDS: dict[str, Needs] = {
             *("reference.py", "bench/peers/*.py"),
         )
     ),
-    "hunt": Needs(()),  # rows are put together and judged outside of the package
+    # Rows are put together and judged outside of the package.
+    "hunt": Needs(()),
+    "hunt-ragged": RAGGED,
+    "hunt-ranks": SHARDED,
     "large-n": Needs(
         (
             *_SUITE,

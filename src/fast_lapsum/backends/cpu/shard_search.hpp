@@ -14,8 +14,9 @@ enum Solved { kHi, kLo, kLogShare, kIsUsedUp, kWantedTies, kValid, kHasNan, kSol
 // How far from where a random sample puts it the threshold may be: missed once in 10,000 rows.
 constexpr double kDeviations = 4;
 
-// The part of what the mass may be off by that a band has room for where the mass varies evenly.
-constexpr double kUncertain = 0.25;
+// The part of what the mass may be off by that a band has room for where the mass varies evenly: as
+// a rule, and after one that was missed.
+constexpr double kUncertain = 0.25, kAtMost = 0.5;
 
 // Where the samples of all ranks put the threshold.
 void begin_row(const SearchCall& call, int64_t row) {
@@ -23,7 +24,7 @@ void begin_row(const SearchCall& call, int64_t row) {
     Messages messages(call, kHeader);
     NodeLists lists;
     Variation all;
-    double infinite = 0, margin = 0;
+    double infinite = 0, between = 0;
     for (int64_t rank = 0; rank < call.ranks; ++rank) {
         const double length = messages.number(rank, kLength);
         const NodeWeights weights(length, call.size);
@@ -37,7 +38,7 @@ void begin_row(const SearchCall& call, int64_t row) {
             all.add(values[i]);
         }
         lists.end_list();
-        margin += NodeWeights::between(length, call.size) * own.of(asked);
+        between += NodeWeights::between(length, call.size) * own.of(asked);
     }
     const OuterSum above{finite_or_zero(all.highest), 0, infinite};
     const OuterSum below{finite_or_zero(all.lowest), 0, 0};
@@ -64,9 +65,11 @@ void begin_row(const SearchCall& call, int64_t row) {
         const double variance = std::max(squares / std::max(count, 1.0) - mean * mean, 0.0);
         deviation += length * length / std::max(drawn, 1.0) * (variance + 1 / length);
     }
-    margin += kDeviations * std::sqrt(deviation);
+    deviation = kDeviations * std::sqrt(deviation);
     SearchState state{-kInfinity, kInfinity, -kInfinity, kInfinity};
-    state.place_band(curve, excess, asked.is_hard, margin, call.dtype);
+    // All rows of a call wait for one whose band is missed.
+    const double less = (call.rows == 1 ? kAtMost : 1) * between + deviation;
+    state.place_band(curve, excess, asked, between + deviation, less, call.dtype);
     state.write(call, row, true);
 }
 
@@ -242,6 +245,8 @@ void advance_row(const SearchCall& call, int64_t row) {
     Answer answer;
     answer.ties.resize(size_t(call.ranks));
     const double low = state.low, high = state.high;
+    // All of the bracket is measured after a band that was missed.
+    const bool was_missed = low <= state.left && high >= state.right;
     const bool is_bracketed = seen.narrow(asked, &state);
     bool is_solved = settle(call, asked, seen, &answer);
     if (!is_solved && !is_bracketed) {
@@ -261,8 +266,8 @@ void advance_row(const SearchCall& call, int64_t row) {
             answer.fields[kHi] = found.hi;
             answer.fields[kLo] = found.lo;
         } else {
-            state.place_band(curve, seen.excess, asked.is_hard, seen.margin, call.dtype);
-            state.narrow_band(curve, seen.excess, asked, kUncertain * seen.margin, call.dtype);
+            const double room = (was_missed ? kAtMost : kUncertain) * seen.margin;
+            state.place_band(curve, seen.excess, asked, seen.margin, room, call.dtype);
         }
     }
     state.write(call, row, !is_solved);

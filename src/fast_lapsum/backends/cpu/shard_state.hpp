@@ -3,6 +3,8 @@
 
 #pragma once
 
+#include <optional>
+
 #include "shard_curve.hpp"
 #include "shard_measure.hpp"
 
@@ -117,54 +119,57 @@ struct SearchState {
         cut_evenly(left, right, call.cuts, call.dtype, pivots + 3);
     }
 
-    // The nodes on either side of the threshold whose masses differ from the target by the margin.
-    void place_band(const NodeCurve& curve, double excess, bool is_hard, double margin,
-                    int64_t dtype) {
+    // The numbers on either side of the threshold whose masses differ from the target by the margin:
+    // nodes, or where the curve is known between them any numbers, by `less`.
+    void place_band(const NodeCurve& curve, double excess, const Asked& asked, double margin,
+                    double less, int64_t dtype) {
         const size_t count = curve.surplus.size();
         size_t beyond = 0, not_below = 0;
         for (size_t i = 0; i < count; ++i) {
-            const double surplus = is_hard ? curve.passed[i + 1] + excess : curve.surplus[i];
+            const double surplus = asked.is_hard ? curve.passed[i + 1] + excess : curve.surplus[i];
             beyond += surplus < -margin;
             not_below += surplus < margin;
         }
         const double* nodes = curve.values.data() + 1;
         high = beyond > 0 ? nodes[beyond - 1] : right;
         low = not_below < count ? nodes[not_below] : left;
-        keep_in_bracket(dtype);
-    }
-
-    // The same by numbers between nodes, where the curve is known there: in a soft row whose nodes
-    // around are less than a temperature apart, so that the mass varies evenly. Without a margin the
-    // nodes are all the scores there are.
-    void narrow_band(const NodeCurve& curve, double excess, const Asked& asked, double margin,
-                     int64_t dtype) {
-        if (asked.is_hard || !(margin > 0)) return;
-        const auto nearer = [&](double end, double by) {
-            const size_t count = curve.surplus.size();
-            const auto at = std::lower_bound(curve.surplus.begin(), curve.surplus.end(), by);
-            const auto place = size_t(at - curve.surplus.begin());
-            if (place == 0 || place == count) return end;
-            const double* nodes = curve.values.data() + 1;
-            if (!(nodes[place - 1] / 2 - nodes[place] / 2 < asked.scale / 2)) return end;
-            const auto [hi, lo] = curve.root(excess, asked.scale, by);
-            return at_order(order_of(hi + lo, dtype), dtype);
-        };
-        const double upper = nearer(high, -margin);
-        low = nearer(low, margin);
-        high = upper;
-        keep_in_bracket(dtype);
-    }
-
-   private:
-    void keep_in_bracket(int64_t dtype) {
+        if (const auto known = crossing(curve, excess, asked, less))
+            low = -at_or_above(-*known, dtype);
+        if (const auto known = crossing(curve, excess, asked, -less))
+            high = at_or_above(*known, dtype);
+        // A band beside the bracket says nothing.
+        const bool is_beside = low >= right || (high <= left && low < high);
         high = std::min(high, right);
         low = std::max(low, left);
         // Both ends are one score where many are tied: the threshold is there, or next to it.
         if (!(low < high)) high = next_number(low, dtype);
-        if (!(high <= right)) {
+        if (!(high <= right) || is_beside) {
             low = left;
             high = right;
         }
+    }
+
+   private:
+    // Where the curve differs from the target by a margin, if it is known there: in a soft row whose
+    // nodes around are less than a temperature apart, so that the mass varies evenly. Without a
+    // margin the nodes are all the scores there are.
+    static std::optional<double> crossing(const NodeCurve& curve, double excess, const Asked& asked,
+                                          double margin) {
+        if (asked.is_hard || !(margin != 0)) return std::nullopt;
+        const size_t count = curve.surplus.size();
+        const auto at = std::upper_bound(curve.surplus.begin(), curve.surplus.end(), margin);
+        const auto place = size_t(at - curve.surplus.begin());
+        if (place == 0 || place == count) return std::nullopt;
+        const double* nodes = curve.values.data() + 1;
+        if (!(nodes[place - 1] / 2 - nodes[place] / 2 < asked.scale / 2)) return std::nullopt;
+        const auto [hi, lo] = curve.root(excess, asked.scale, margin);
+        return hi + lo;
+    }
+
+    // The least number of a dtype that is not below.
+    static double at_or_above(double value, int64_t dtype) {
+        const double nearest = at_order(order_of(value, dtype), dtype);
+        return nearest < value ? next_number(nearest, dtype) : nearest;
     }
 };
 

@@ -22,11 +22,11 @@ from .sort_scan import Curve, Tail, root_of, scan_band
 
 #: How far from where a random sample puts it the threshold may be: missed once in 10,000 rows.
 DEVIATIONS = 4.0
-#: Where the mass varies evenly between nodes a band has room for this part of what the mass would
-#: be off by if all scores between two nodes were at one of them. A half would do for any scores. A
-#: band is verified by the masses at its ends: one that is missed costs a message, and so does every
-#: one that is too wide.
-UNCERTAIN = 0.25
+#: Where the mass varies evenly between nodes, a band has room for this part of what the mass would
+#: be off by if all scores between two nodes were at one of them. It may be off by half of that, for
+#: scores that lie so on purpose, which a band after one that was missed has room for. Bands are
+#: verified by the masses at their ends: one that is missed costs messages, one too wide another.
+UNCERTAIN, AT_MOST = 0.25, 0.5
 
 
 class Asked(NamedTuple):
@@ -106,19 +106,22 @@ def first_state(sample: Tensor, lengths: Tensor, drawn: Tensor, asked: Asked) ->
     nodes = Nodes.of(values, weights, lowest)
     # A rank's part is off by what the scores between two quantiles may vary by. Where they are
     # quantiles of a random part of it, it is off by that part's deviation, too.
-    margin = _margin(lengths[:, None], values, is_finite, asked)
+    between = _margin(lengths[:, None], values, is_finite, asked)
     curve = scan_band(*nodes, above, below, asked.target, asked.scale, scan)
-    p = _masks_at(values, root_of(curve, infinite - asked.target, asked.scale), asked)
+    excess = infinite - asked.target
+    p = _masks_at(values, root_of(curve, excess, asked.scale), asked)
     p = torch.where(is_finite, p, math.nan)  # [ranks, rows, m]
     mean = p.nanmean(-1).nan_to_num()
     variance = (p.square().nanmean(-1).nan_to_num() - mean.square()).clamp(min=0)
     variance = variance + 1 / lengths.clamp(min=1)[:, None]
     of_random = torch.where(drawn < lengths, lengths**2 / drawn.clamp(min=1), 0.0)[:, None]
-    margin = margin + DEVIATIONS * (of_random * variance).sum(0).sqrt()
+    deviation = DEVIATIONS * (of_random * variance).sum(0).sqrt()
     left, right = torch.full_like(nothing, -math.inf), torch.full_like(nothing, math.inf)
     state = State(left, right, left, right, torch.ones_like(asked.is_hard))
-    excess = infinite - asked.target
-    return _with_band(state, nodes, curve, excess, asked.is_hard, margin, sample.dtype)
+    found = Found(nodes, curve, excess, asked, sample.dtype)
+    # All rows of a call wait for one whose band is missed.
+    part = AT_MOST if len(left) == 1 else 1.0
+    return found.band(state, between + deviation, part * between + deviation)
 
 
 def _weights(count: Tensor, size: int) -> Tensor:
@@ -134,7 +137,7 @@ def _weights(count: Tensor, size: int) -> Tensor:
 
 
 def _margin(count: Tensor, values: Tensor, is_real: Tensor, asked: Asked) -> Tensor:
-    """How far the mass may be from what the nodes [ranks, rows, m] say of so many scores, [rows]."""
+    """How far the mass may be from what the nodes [ranks, rows, m] say, [rows]."""
     size = values.shape[-1]
     between = torch.where(count > size, (count - 1) / (size - 1), 0.0)
     return (between * _variation(values, is_real, asked)).sum(0)
@@ -219,62 +222,80 @@ class Seen:
 
     def next_state(self, bracket: State) -> State:
         """A band that presumably holds the threshold, from what is inside of this one."""
-        asked, nodes, curve = self.asked, self.nodes, self.curve
-        margin = _margin(self.inside, self.values, self.values.isfinite(), asked)
-        state = _with_band(bracket, nodes, curve, self.excess, asked.is_hard, margin, self.dtype)
-        part = UNCERTAIN * margin
-        low, high = self._nearer(state.low, part), self._nearer(state.high, -part)
+        margin = _margin(self.inside, self.values, self.values.isfinite(), self.asked)
+        found = Found(self.nodes, self.curve, self.excess, self.asked, self.dtype)
+        # All of the bracket is measured after a band that was missed.
+        was_missed = (self.state.low <= self.state.left) & (self.state.high >= self.state.right)
+        return found.band(bracket, margin, torch.where(was_missed, AT_MOST, UNCERTAIN) * margin)
+
+
+class Found(NamedTuple):
+    """The budget curve at nodes that stand for all scores, from which the next band follows."""
+
+    nodes: Nodes
+    curve: Curve
+    excess: Tensor  # what lies above all nodes, less the target
+    asked: Asked
+    dtype: torch.dtype  # of the scores
+
+    def band(self, bracket: State, margin: Tensor, less: Tensor) -> State:
+        """The numbers on either side of the threshold whose masses differ from it by a margin.
+
+        Nodes, or where the curve is known between them any numbers, by ``less``.
+        """
+        low, high = self._nodes_around(bracket, margin)
+        number, is_known = self._crossing(less)
+        low = torch.where(is_known, -_at_or_above(-number, self.dtype), low)
+        number, is_known = self._crossing(-less)
+        high = torch.where(is_known, _at_or_above(number, self.dtype), high)
         return _in_bracket(bracket, low, high, self.dtype)
 
-    def _nearer(self, end: Tensor, margin: Tensor) -> Tensor:
-        """The number where the curve differs from the target by a margin, if it is known there.
+    def _nodes_around(self, state: State, margin: Tensor) -> tuple[Tensor, Tensor]:
+        nodes, curve, is_hard = self.nodes, self.curve, self.asked.is_hard
+        by_count = curve.passed[:, 1:] + self.excess[:, None]
+        by_count = torch.where(nodes.weights > 0, by_count, math.inf)
+        surplus = torch.where(is_hard[:, None], by_count, curve.surplus)
+        margin = margin[:, None]
+        # Nodes descend and masses rise: first those beyond the band, last those below it.
+        beyond = (surplus < -margin).sum(-1, keepdim=True)
+        not_below = (surplus < margin).sum(-1, keepdim=True)
+        padded = torch.cat((state.right[:, None], nodes.values, state.left[:, None]), -1)
+        high = padded.gather(-1, beyond)[:, 0]
+        has_low = not_below < (nodes.weights > 0).sum(-1, keepdim=True)
+        low = torch.where(has_low, padded.gather(-1, not_below + 1), state.left[:, None])[:, 0]
+        return low, high
+
+    def _crossing(self, margin: Tensor) -> tuple[Tensor, Tensor]:
+        """Where the curve differs from the target by a margin, and whether that is known.
 
         It is if the nodes around are less than a temperature apart, so that the mass varies evenly.
         Without a margin the nodes are all the scores there are.
         """
         asked, curve = self.asked, self.curve
         surplus = curve.surplus - margin[:, None]
-        curve = curve._replace(surplus=surplus)
-        place = (surplus < 0).sum(-1, keepdim=True)
+        place = (surplus <= 0).sum(-1, keepdim=True)
         last = (self.nodes.weights > 0).sum(-1, keepdim=True) - 1
         around = torch.cat((place - 1, place), -1).clamp(min=0).minimum(last.clamp(min=0))
         upper, lower = self.nodes.values.gather(-1, around).unbind(-1)
-        hi, lo = root_of(curve, self.excess - margin, asked.scale)
-        number = (hi + lo).to(self.dtype).to(end.dtype)
-        is_known = (place > 0) & (place <= last)
-        is_known = is_known[:, 0] & (upper / 2 - lower / 2 < asked.scale / 2)
-        return torch.where(is_known & (margin != 0) & ~asked.is_hard, number, end)
+        hi, lo = root_of(curve._replace(surplus=surplus), self.excess - margin, asked.scale)
+        is_known = ((place > 0) & (place <= last))[:, 0] & ~asked.is_hard & (margin != 0)
+        is_known &= upper / 2 - lower / 2 < asked.scale / 2
+        return torch.where(is_known, hi + lo, 0.0), is_known
 
 
-def _with_band(
-    state: State,
-    nodes: Nodes,
-    curve: Curve,
-    excess: Tensor,
-    is_hard: Tensor,
-    margin: Tensor,
-    dtype: torch.dtype,
-) -> State:
-    """The nodes on either side of the threshold whose masses differ from it by the margin."""
-    by_count = torch.where(nodes.weights > 0, curve.passed[:, 1:] + excess[:, None], math.inf)
-    surplus = torch.where(is_hard[:, None], by_count, curve.surplus)
-    margin = margin[:, None]
-    # Nodes descend and masses rise: first those beyond the band, last those below it.
-    beyond = (surplus < -margin).sum(-1, keepdim=True)
-    not_below = (surplus < margin).sum(-1, keepdim=True)
-    padded = torch.cat((state.right[:, None], nodes.values, state.left[:, None]), -1)
-    high = padded.gather(-1, beyond)[:, 0]
-    has_low = not_below < (nodes.weights > 0).sum(-1, keepdim=True)
-    low = torch.where(has_low, padded.gather(-1, not_below + 1), state.left[:, None])[:, 0]
-    return _in_bracket(state, low, high, dtype)
+def _at_or_above(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """The least numbers of a dtype that are not below."""
+    nearest = values.to(dtype).to(values.dtype)
+    return torch.where(nearest < values, next_float(nearest, dtype), nearest)
 
 
 def _in_bracket(state: State, low: Tensor, high: Tensor, dtype: torch.dtype) -> State:
-    """The part of a band that is in the bracket."""
+    """The part of a band that is in the bracket, or all of the bracket if it is beside that."""
+    is_beside = (low >= state.right) | ((high <= state.left) & (low < high))
     low, high = torch.maximum(low, state.left), torch.minimum(high, state.right)
     # Both ends are one score where many are tied: the threshold is there, or next to it.
     high = torch.where(low < high, high, next_float(low, dtype))
-    is_inside = high <= state.right
+    is_inside = (high <= state.right) & ~is_beside
     low, high = torch.where(is_inside, low, state.left), torch.where(is_inside, high, state.right)
     return state._replace(low=low, high=high)
 

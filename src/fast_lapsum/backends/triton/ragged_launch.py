@@ -244,7 +244,7 @@ def _scanned(row_count: int) -> int:
 
 
 def _forward_steps(plan: RaggedPlan, row_count: int, constants: dict[str, Any]) -> list[Step]:
-    """The longest first: what is short fills up the end."""
+    """The steps of all classes; see _in_order."""
     steps: list[Step] = []
     lowest = 0
     for i, held in enumerate(plan.held):
@@ -288,7 +288,7 @@ def _forward_steps(plan: RaggedPlan, row_count: int, constants: dict[str, Any]) 
         options = {"num_warps": long.warps, "maxnreg": long.registers, "enable_fp_fusion": False}
         programs = -(-row_count // own["SCANNED"])
         steps.append(Step(ragged_long_forward, programs, (), own, options))
-    return steps[::-1]
+    return _in_order(steps)
 
 
 def _backward_steps(plan: RaggedPlan, row_count: int, constants: dict[str, Any]) -> list[Step]:
@@ -324,7 +324,16 @@ def _backward_steps(plan: RaggedPlan, row_count: int, constants: dict[str, Any])
         programs = -(-row_count // own["SCANNED"])
         options = {"num_warps": long.warps}
         steps.append(Step(ragged_long_backward, programs, (), own, options))
-    return steps[::-1]
+    return _in_order(steps)
+
+
+def _in_order(steps: list[Step]) -> list[Step]:
+    """The longest rows first, then the shortest, and up from there.
+
+    A launch begins when all programs of the one before it have. Those that need much of a core wait
+    for the longest rows to end, and so would what is launched behind them.
+    """
+    return [steps[-1], *steps[:-1]]
 
 
 def _sharing(shared: SharedRows | None) -> dict[str, Any]:

@@ -16,11 +16,13 @@ from .numbers import hypotenuse
 from .shard_nodes import Nodes, asked_of, nodes_of
 from .shard_order import next_number, number_at, order_among
 from .shard_read import decay
+from .team import await_last, begin_next
 
 #: Nodes of a block.
 BLOCK = tl.constexpr(128)
-#: The part of a margin that a band has room for where the mass varies evenly between nodes.
-UNCERTAIN = tl.constexpr(0.25)
+#: The part of a margin that a band has room for where the mass varies evenly between nodes: as a
+#: rule, and after one that was missed.
+UNCERTAIN, AT_MOST = tl.constexpr(0.25), tl.constexpr(0.5)
 #: Quotients that overflow are taken of so much less, and its logarithm is added.
 FAR, LOG_FAR = tl.constexpr(2.0**128), tl.constexpr(88.722839111673)
 
@@ -48,8 +50,18 @@ def _follow(a_decay, a_sum, b_decay, b_sum):
 
 
 @triton.jit(do_not_specialize=["rows", "blocks", "count"])
-def sum_blocks(search, rows, blocks, count, IS_SAMPLE: tl.constexpr, COMPUTE: tl.constexpr):
+def sum_blocks(
+    search,
+    rows,
+    blocks,
+    count,
+    IS_SAMPLE: tl.constexpr,
+    COMPUTE: tl.constexpr,
+    OVERLAP: tl.constexpr,
+):
     """Sums along the nodes of a block, of itself alone: see Nodes."""
+    await_last(OVERLAP)
+    begin_next(OVERLAP)
     row = (tl.program_id(0) // blocks).to(tl.int64)
     is_open = row >= 0
     if not IS_SAMPLE:
@@ -247,18 +259,25 @@ def _root_under(curve, under, margin, t, inverse):
 
 
 @triton.jit
-def nearest_band(curve, left, right, margin, asked, NAME: tl.constexpr):
-    """Numbers whose masses differ from the threshold's by a margin, of a curve of measured nodes.
+def band_of(curve, left, right, margin, less, asked, NAME: tl.constexpr):
+    """The numbers on either side of the threshold whose masses differ from it by a margin.
 
-    Where the mass varies evenly between nodes they are any numbers, and have part of the margin;
-    see backends/torch/shard_search.py.
+    Nodes, or where the mass varies evenly between them any numbers, by ``less``: see
+    backends/torch/shard_search.py.
     """
-    low, is_low = _crossing(curve, margin * UNCERTAIN, asked, NAME)
-    high, is_high = _crossing(curve, -margin * UNCERTAIN, asked, NAME)
+    low, is_low = _crossing(curve, less, asked, NAME)
+    high, is_high = _crossing(curve, -less, asked, NAME)
+    low, high = -_at_or_above(-low, NAME), _at_or_above(high, NAME)
     if not (is_low & is_high):
-        wide_low, wide_high = band_of(curve, left, right, margin, asked.is_hard, NAME)
+        wide_low, wide_high = _nodes_around(curve, left, right, margin, asked.is_hard)
         low, high = tl.where(is_low, low, wide_low), tl.where(is_high, high, wide_high)
-    return _in_bracket(low, high, left, right, NAME)
+    # A band beside the bracket says nothing.
+    is_beside = (low >= right) | ((high <= left) & (low < high))
+    low, high = tl.maximum(low, left), tl.minimum(high, right)
+    # Both ends are one score where many are tied: the threshold is there, or next to it.
+    high = tl.where(low < high, high, next_number(low, NAME))
+    is_inside = (high <= right) & ~is_beside
+    return tl.where(is_inside, low, left), tl.where(is_inside, high, right)
 
 
 @triton.jit
@@ -270,27 +289,23 @@ def _crossing(curve, margin, asked, NAME: tl.constexpr):
     gap = node_at(curve, under - 1) * 0.5 - node_at(curve, under) * 0.5
     is_known = has_lower & (gap < asked.scale * 0.5) & (margin != 0) & ~asked.is_hard
     hi, lo = _root_under(curve, under, margin, asked.scale, asked.inverse)
-    number = tl.where(is_known, hi + lo, 0.0)
-    return number_at(order_among(number, NAME), NAME), is_known
+    return tl.where(is_known, hi + lo, 0.0), is_known
 
 
 @triton.jit
-def band_of(curve, left, right, margin, is_hard, NAME: tl.constexpr):
+def _at_or_above(value, NAME: tl.constexpr):
+    """The least number of the dtype that is not below."""
+    order = order_among(value, NAME)
+    near = number_at(order, NAME)
+    return tl.where(near < value, number_at(order + 1, NAME), near)
+
+
+@triton.jit
+def _nodes_around(curve, left, right, margin, is_hard):
     """The nodes on either side of the threshold whose masses differ from it by the margin."""
     beyond = nodes_under(curve, -margin, is_hard, False)
     not_below = nodes_under(curve, margin, is_hard, False)
     has_low = not_below < curve.nodes.count
     has_low &= tl.load(curve.nodes.weights + not_below, mask=has_low, other=0.0) > 0
     high = tl.where(beyond > 0, node_at(curve, beyond - 1), right)
-    low = tl.where(has_low, node_at(curve, not_below), left)
-    return _in_bracket(low, high, left, right, NAME)
-
-
-@triton.jit
-def _in_bracket(low, high, left, right, NAME: tl.constexpr):
-    """The part of a band that is in the bracket."""
-    low, high = tl.maximum(low, left), tl.minimum(high, right)
-    # Both ends are one score where many are tied: the threshold is there, or next to it.
-    high = tl.where(low < high, high, next_number(low, NAME))
-    is_inside = high <= right
-    return tl.where(is_inside, low, left), tl.where(is_inside, high, right)
+    return tl.where(has_low, node_at(curve, not_below), left), high

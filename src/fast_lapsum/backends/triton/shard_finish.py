@@ -30,6 +30,7 @@ from .shard_kept import (
     scale_of,
 )
 from .shard_read import decay, moved
+from .team import await_last, begin_next
 
 ABOVE, ABOVE_NEAREST, ABOVE_SUM = read.ABOVE, read.ABOVE_NEAREST, read.ABOVE_SUM
 BELOW_NEAREST, BELOW_SUM, INSIDE = read.BELOW_NEAREST, read.BELOW_SUM, read.INSIDE
@@ -228,8 +229,11 @@ def finish_rows(
     CUT_LANES: tl.constexpr,
     CHUNK_LANES: tl.constexpr,
     COMPUTE: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
     """Columns and nodes of all open rows; nothing of the others, of which nobody asks."""
+    await_last(OVERLAP)
+    begin_next(OVERLAP)
     row = tl.program_id(0).to(tl.int64)
     if tl.load(band.is_open + row) != 0:
         low, high = tl.load(band.low + row), tl.load(band.high + row)

@@ -13,6 +13,7 @@ from .numbers import exponent_scale, largest_finite, smallest_normal
 from .shard_kept import FIELDS, bins_of, is_covered, load_sample, scale_of
 from .shard_look import _at_cuts, _look, _put_into_bins
 from .shard_read import Chunk, read_chunk, read_quickly
+from .team import await_last, begin_next
 from .views import coordinates
 
 #: Mass that is farther away than that, 3 temperatures on the average, is added up in float64.
@@ -93,8 +94,11 @@ def measure_chunks(
     SIZE_LANES: tl.constexpr,
     CUT_LANES: tl.constexpr,
     COMPUTE: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
     """What the chunks of all open rows leave for :func:`finish_rows`."""
+    await_last(OVERLAP)
+    begin_next(OVERLAP)
     row = (tl.program_id(0) // chunks).to(tl.int64)
     if tl.load(band.is_open + row) != 0:
         number = tl.program_id(0) % chunks

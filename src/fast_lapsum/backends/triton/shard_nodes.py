@@ -13,6 +13,7 @@ import triton.language as tl
 
 from .numbers import HOTTEST, largest_finite, smallest_normal
 from .shard_order import next_number
+from .team import await_last, begin_next
 
 #: Columns of messages that say for how many scores nodes stand: of a sample, of a measurement.
 LENGTH = tl.constexpr(0)
@@ -230,8 +231,11 @@ def order_nodes(
     NAME: tl.constexpr,
     OWN: tl.constexpr,
     OTHERS: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
     """The same of all rows that are open, by one program for OWN nodes each."""
+    await_last(OVERLAP)
+    begin_next(OVERLAP)
     row = (tl.program_id(0) // blocks).to(tl.int64)
     is_open = row >= 0
     if not IS_SAMPLE:

@@ -20,10 +20,10 @@ LEAST_DEPTH, LISTED = 8, 32
 LEAST_SAMPLE, MOST_SAMPLE = 1024, 16384
 #: Bins of a band by which its quantiles are found: of about a hundred scores each in long rows.
 LEAST_BINS, BINS = 64, 4096
-#: From this measurement on the cuts of the bracket are measured: what ends a search whatever the
-#: scores are, and costs a pass for each cut. Most rows are done before, and there is one
-#: measurement more than any row needs if it begins here (Sizes.most_rounds).
-FIRST_CUTS = 3
+#: From this measurement on, the third, the cuts of the bracket are measured: what ends a search
+#: whatever the scores are, and costs a pass for each cut. Most rows are done before, and there are
+#: as many measurements as any row needs if it begins here (Sizes.most_rounds).
+FIRST_CUTS = 2
 
 
 class ShardPlan(NamedTuple):

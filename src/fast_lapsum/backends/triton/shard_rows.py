@@ -7,7 +7,6 @@ whatever the scores are, and nothing comes back to the host. A measurement is tw
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import torch
@@ -21,6 +20,7 @@ from .device import on_device
 from .launch import _along, _rows
 from .shard_finish import finish_rows
 from .shard_kept import FIELDS, Band, Kept
+from .shard_launch import launch
 from .shard_measure import measure_chunks
 from .shard_plan import ShardPlan, sample_size, shard_plan, vector
 from .shard_sample import pick_nodes, sample_rows
@@ -69,17 +69,18 @@ class Shard:
         kind = DTYPES[self.scores.dtype] + (0 if self.largest else SMALLEST)
         constants = {"LARGEST": self.largest, "SORTED": is_sorted, "LANES": _SAMPLED}
         constants |= {"COMPUTE": self._compute}
+        device = self.scores.device
         with on_device(self.scores):
             for call, row_count, first in self._calls():
                 step = Step(sample_rows, row_count * blocks, (), constants, {"num_warps": 8})
                 told = (found[first:], numbers, drawn, width, kind, self.rows)
-                self._launch(step, call, row_count, *told)
+                launch_steps(device, [step], (call, row_count, *told))
             if is_sorted:
                 own = {"OWN": _PLACED, "LANES": _SAMPLED, "BLOCK_LANES": vector(blocks)}
                 own |= {"COMPUTE": self._compute}
                 programs = self.rows * blocks * (_SAMPLED // _PLACED)
                 step = Step(pick_nodes, programs, (), own, {"num_warps": 4})
-                self._launch(step, found, self.nodes, drawn, size, blocks)
+                launch(device, step, (found, self.nodes, drawn, size, blocks))
         return Sample(self.nodes, drawn, self.length, message)
 
     def measure(
@@ -92,14 +93,15 @@ class Shard:
         """
         count, plan = pivots.shape[-1], self.plan
         width = COLUMNS + 2 * count
-        if self.answer is None:
-            self.answer = self._message(self.rows * width, self.rows * size)
-            self.answer[0].zero_()  # what is said of rows that are done is sent, too
+        if self.answer is None or self.kept is None:
+            self._prepare(count, size)
+        assert self.answer is not None
+        assert self.kept is not None
         message, columns, nodes = self.answer
         columns, nodes = columns.view(self.rows, width), nodes.view(self.rows, size)
         band = Band(low.contiguous(), high.contiguous(), pivots.contiguous(), is_open, low)
         band = band._replace(temperature=self.temperature)
-        kept = self.kept = self.kept or self._keep(count, size)
+        kept = self.kept
         numbers = (plan.chunks, size, count, int(self.measured >= plan.first_cuts))
         each = {"BINS": plan.bins, "SIZE_LANES": vector(size), "CUT_LANES": vector(count)}
         each |= {"COMPUTE": self._compute}
@@ -108,38 +110,51 @@ class Shard:
         # Threads decide by sums that all have to the last bit: see config.TilePlan.may_fuse.
         alike = {"enable_fp_fusion": False}
         options = {"num_warps": plan.warps, "maxnreg": 64 if plan.warps > 8 else None, **alike}
+        device = self.scores.device
         with on_device(self.scores):
             for call, row_count, first in self._calls():
                 own_band = Band(*(x[first:] for x in band))
                 own_kept = Kept(*(x[first:] for x in kept))
                 step = Step(measure_chunks, row_count * plan.chunks, (), own | each, options)
-                self._launch(step, call, row_count, own_band, own_kept, *numbers)
+                launch(device, step, (call, row_count, own_band, own_kept, *numbers))
             finish = each | {"CHUNK_LANES": vector(plan.chunks)}
             warps = 8 if plan.chunks > 128 else 4
             step = Step(finish_rows, self.rows, (), finish, {"num_warps": warps, **alike})
-            self._launch(step, band, kept, columns, nodes, *numbers)
+            launch(device, step, (band, kept, columns, nodes, *numbers))
         self.measured += 1
         return Measured(columns, nodes, message)
 
     def _message(self, numbers: int, nodes: int) -> tuple[Tensor, Tensor, Tensor]:
         """A message, and where in it numbers and nodes are, one behind the other."""
+        size = numbers * torch.float64.itemsize + nodes * self.scores.itemsize
+        return self._parts(self.scores.new_empty(size, dtype=torch.uint8), numbers)
+
+    def _parts(self, message: Tensor, numbers: int) -> tuple[Tensor, Tensor, Tensor]:
         split = numbers * torch.float64.itemsize
-        size = split + nodes * self.scores.itemsize
-        message = torch.empty(size, dtype=torch.uint8, device=self.scores.device)
         return message, message[:split].view(torch.float64), message[split:].view(self.scores.dtype)
 
     @property
     def _compute(self) -> tl.dtype:
         return tl.float64 if self.kept_dtype == torch.float64 else tl.float32
 
-    def _keep(self, pivots: int, size: int) -> Kept:
-        """Memory of what is kept between measurements, before the first."""
+    def _prepare(self, pivots: int, size: int) -> None:
+        """Memory of messages and of what is kept between them, before the first measurement.
+
+        All that has to be 0 lies together: what is counted, the bands that were read last, none of
+        which holds another, and the message, as what is said of rows that are done is sent, too.
+        """
         plan, rows, new = self.plan, self.rows, self.scores.new_empty
-        chunks = (rows, plan.chunks)
-        counted = self.scores.new_zeros(rows * (plan.bins + 1), dtype=torch.int32)
+        chunks, numbers = (rows, plan.chunks), rows * (COLUMNS + 2 * pivots)
+        of_bands = 2 * rows * torch.float64.itemsize
+        of_message = numbers * torch.float64.itemsize + rows * size * self.scores.itemsize
+        before = of_bands + -(-of_message // 16) * 16
+        total = before + rows * (plan.bins + 1) * torch.int32.itemsize
+        zeros = self.scores.new_zeros(total, dtype=torch.uint8)
+        self.answer = self._parts(zeros[of_bands : of_bands + of_message], numbers)
+        counted = zeros[before:].view(torch.int32)
         assert self.nodes is not None
-        return Kept(
-            self.scores.new_full((rows, 2), math.inf, dtype=torch.float64),
+        self.kept = Kept(
+            zeros[:of_bands].view(torch.float64).view(rows, 2),
             new((*chunks, plan.depth, plan.lanes), dtype=self.kept_dtype),
             new((*chunks, plan.lanes), dtype=torch.int32),
             new((*chunks, FIELDS.value), dtype=torch.float64),
@@ -163,6 +178,3 @@ class Shard:
             assert isinstance(scores, Rows)
             call = Call(scores, mask, None, None, None, n, group.inner)
             yield call, group.outer * group.inner, group.first_row
-
-    def _launch(self, step: Step, *given: object) -> None:
-        launch_steps(self.scores.device, [step], given)

@@ -11,6 +11,7 @@ import triton.language as tl
 
 from .numbers import _float_at, _place_of
 from .shard_read import scores_at
+from .team import await_last, begin_next
 from .views import coordinates
 
 
@@ -87,11 +88,14 @@ def pick_nodes(
     LANES: tl.constexpr,
     BLOCK_LANES: tl.constexpr,
     COMPUTE: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
     """``size`` of a row's ``drawn`` scores, the first and the last among them, descending.
 
     Scores are in sorted blocks of LANES, and each program looks where OWN of them are among all.
     """
+    await_last(OVERLAP)
+    begin_next(OVERLAP)
     parts = blocks * (LANES // OWN)
     row = (tl.program_id(0) // parts).to(tl.int64)
     own = (tl.program_id(0) % parts) * OWN + tl.arange(0, OWN)

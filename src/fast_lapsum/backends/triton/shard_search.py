@@ -11,9 +11,10 @@ import triton.language as tl
 
 from .numbers import SATURATION, largest_finite, log_quotient
 from .shard_curve import (
+    AT_MOST,
+    UNCERTAIN,
     band_of,
     curve_of,
-    nearest_band,
     node_at,
     nodes_under,
     root_of,
@@ -32,6 +33,7 @@ from .shard_nodes import (
 )
 from .shard_order import cuts_of, next_number
 from .shard_read import decay
+from .team import await_last, begin_next
 
 #: How far from where a random sample puts it the threshold may be: missed once in 10,000 rows.
 DEVIATIONS = tl.constexpr(4.0)
@@ -144,14 +146,17 @@ def begin_rows(
     BLOCKS: tl.constexpr,
     NAME: tl.constexpr,
     COMPUTE: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
     """Where the samples of all ranks put the thresholds, of which nothing else is known yet."""
+    await_last(OVERLAP)
+    begin_next(OVERLAP)
     row = tl.program_id(0).to(tl.int64)
     asked = asked_of(search, row, COMPUTE)
     unknown = tl.full((), float("nan"), tl.float64)
     _store_solved(search, row, rows, unknown, unknown, unknown, unknown, unknown, unknown, unknown)
     nothing = tl.zeros((), tl.float64)
-    infinite, margin = nothing, nothing
+    infinite, between = nothing, nothing
     most, least = nothing - float("inf"), nothing + float("inf")
     for first in range(0, messages.ranks, RANKS):
         rank, is_rank, length, value, is_real, _ = _of_all(
@@ -164,8 +169,8 @@ def begin_rows(
         low, high = _ends_of(value, is_real)
         most, least = tl.maximum(most, tl.max(high, 0)), tl.minimum(least, tl.min(low, 0))
         # The scores between two quantiles may be anywhere there.
-        between = tl.where(length > messages.size, step_of(length, messages.size), 0.0)
-        margin += tl.sum(between * _variation(low, high, asked), 0)
+        beside = tl.where(length > messages.size, step_of(length, messages.size), 0.0)
+        between += tl.sum(beside * _variation(low, high, asked), 0)
     most, least = _finite_or_zero(most), _finite_or_zero(least)
     nodes = nodes_of(search, row, rows, messages.ranks * messages.size)
     excess = infinite - asked.target
@@ -195,9 +200,11 @@ def begin_rows(
         variance += 1 / tl.maximum(length, 1.0)
         own = length * length / tl.maximum(drawn, 1.0) * variance
         deviation += tl.sum(tl.where(drawn < length, own, 0.0), 0)
-    margin += tl.sqrt(deviation) * DEVIATIONS
+    deviation = tl.sqrt(deviation) * DEVIATIONS
     left, right = nothing - float("inf"), nothing + float("inf")
-    low, high = band_of(curve, left, right, margin, asked.is_hard, NAME)
+    # All rows of a call wait for one whose band is missed.
+    less = between * tl.where(rows == 1, AT_MOST, 1.0) + deviation
+    low, high = band_of(curve, left, right, between + deviation, less, asked, NAME)
     _write_state(search, row, rows, cuts, left, right, low, high, left < right, CUT_LANES, NAME)
 
 
@@ -315,8 +322,11 @@ def advance_rows(
     BLOCKS: tl.constexpr,
     NAME: tl.constexpr,
     COMPUTE: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
     """The thresholds of rows that these measurements decide, and where the others' may be."""
+    await_last(OVERLAP)
+    begin_next(OVERLAP)
     row = tl.program_id(0).to(tl.int64)
     if tl.load(search.is_open + row) != 0:
         asked = asked_of(search, row, COMPUTE)
@@ -332,6 +342,9 @@ def advance_rows(
         most = tl.max(_of_ranks(messages, row, HIGHEST, -end, RANK_LANES), 0)
         least, most = _finite_or_zero(least), _finite_or_zero(most)
         target_left = asked.target - infinite
+        # All of the bracket is measured after a band that was missed.
+        was_missed = low <= tl.load(search.state + row)
+        was_missed &= high >= tl.load(search.state + rows + row)
         left, right = _narrowed(
             messages, search, row, rows, cuts, target_left, asked, RANKS, CUT_LANES
         )
@@ -410,7 +423,8 @@ def advance_rows(
                     bottom, top = _ends_of(value, is_real)
                     between = tl.where(own > messages.size, step_of(own, messages.size), 0.0)
                     margin += tl.sum(between * _variation(bottom, top, asked), 0)
-                low, high = nearest_band(curve, left, right, margin, asked, NAME)
+                less = margin * tl.where(was_missed, AT_MOST, UNCERTAIN)
+                low, high = band_of(curve, left, right, margin, less, asked, NAME)
                 _write_state(
                     search, row, rows, cuts, left, right, low, high, low <= high, CUT_LANES, NAME
                 )

@@ -15,10 +15,10 @@ from ..common import compute_dtype
 from ..shards import COLUMNS, HEADER, Rows, Sizes, Solved
 from .device import on_device
 from .shard_curve import BLOCK, sum_blocks
+from .shard_launch import launch
 from .shard_nodes import Messages, Search, order_nodes
 from .shard_plan import vector
 from .shard_search import advance_rows, begin_rows
-from .step_launch import launch_steps
 from .steps import Step
 
 #: Fields of Solved but the ties, in the order of shard_search.py.
@@ -93,9 +93,10 @@ class Steps:
         step = Step(kernel, rows.number, (), each, {"num_warps": warps, **_OPTIONS})
         with on_device(gathered):
             lead = (said, self._search, rows.number)
-            launch_steps(gathered.device, [ordering], (*lead, orders))
-            launch_steps(gathered.device, [adding], (*lead[1:], blocks, count))
-            launch_steps(gathered.device, [step], (*lead, cuts))
+            device = gathered.device
+            launch(device, ordering, (*lead, orders))
+            launch(device, adding, (*lead[1:], blocks, count))
+            launch(device, step, (*lead, cuts))
 
 
 def _parts(gathered: Tensor, length: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
