@@ -29,11 +29,6 @@ struct NodeWeights {
     double of(int64_t node) const {
         return (node == 0 || node == last) && step > 0 ? step / 2 + 0.5 : step;
     }
-
-    // How many scores are between two nodes, where there is not one for each.
-    static double between(double count, int64_t size) {
-        return count > double(size) ? (count - 1) / double(size - 1) : 0;
-    }
 };
 
 // Several lists, each of which descends as a rule, as one that does.

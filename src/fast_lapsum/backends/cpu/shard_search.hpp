@@ -24,7 +24,7 @@ void begin_row(const SearchCall& call, int64_t row) {
     Messages messages(call, kHeader);
     NodeLists lists;
     Variation all;
-    double infinite = 0, between = 0;
+    double infinite = 0, between = 0, spare = 0;
     for (int64_t rank = 0; rank < call.ranks; ++rank) {
         const double length = messages.number(rank, kLength);
         const NodeWeights weights(length, call.size);
@@ -38,7 +38,10 @@ void begin_row(const SearchCall& call, int64_t row) {
             all.add(values[i]);
         }
         lists.end_list();
-        between += NodeWeights::between(length, call.size) * own.of(asked);
+        if (length > double(call.size)) {
+            between += weights.step * own.of(asked);
+            spare += own.of(asked);
+        }
     }
     const OuterSum above{finite_or_zero(all.highest), 0, infinite};
     const OuterSum below{finite_or_zero(all.lowest), 0, 0};
@@ -65,18 +68,21 @@ void begin_row(const SearchCall& call, int64_t row) {
         const double variance = std::max(squares / std::max(count, 1.0) - mean * mean, 0.0);
         deviation += length * length / std::max(drawn, 1.0) * (variance + 1 / length);
     }
-    deviation = kDeviations * std::sqrt(deviation);
+    spare += kDeviations * std::sqrt(deviation);
     SearchState state{-kInfinity, kInfinity, -kInfinity, kInfinity};
     // All rows of a call wait for one whose band is missed.
-    const double less = (call.rows == 1 ? kAtMost : 1) * between + deviation;
-    state.place_band(curve, excess, asked, between + deviation, less, call.dtype);
+    const double less = (call.rows == 1 ? kAtMost : 1) * between + spare;
+    state.place_band(curve, excess, asked, between + spare, less, call.dtype);
     state.write(call, row, true);
 }
 
 // The measurements of all ranks at a row's band, as one.
 struct Seen {
     double counts[kColumns] = {};  // sums over ranks of what is counted
-    double lowest = kInfinity, highest = -kInfinity, margin = 0;
+    double lowest = kInfinity, highest = -kInfinity;
+    // How far the mass may be from what nodes say: by the scores between two nodes, and by one score
+    // of each rank, since places of nodes are whole.
+    double between = 0, spare = 0;
     double excess;  // finite scores above the band, less what of the target is left for finite ones
     bool is_complete = true;
     OuterSum above{}, below{};
@@ -164,7 +170,10 @@ struct Seen {
             }
             lists.end_list();
             // Scores for which others stand are somewhere between the first and the last of them.
-            margin += NodeWeights::between(inside, call_.size) * own.of(asked);
+            if (inside > double(call_.size)) {
+                between += NodeWeights(inside, call_.size).step * own.of(asked);
+                spare += own.of(asked);
+            }
         }
     }
 };
@@ -266,8 +275,9 @@ void advance_row(const SearchCall& call, int64_t row) {
             answer.fields[kHi] = found.hi;
             answer.fields[kLo] = found.lo;
         } else {
-            const double room = (was_missed ? kAtMost : kUncertain) * seen.margin;
-            state.place_band(curve, seen.excess, asked, seen.margin, room, call.dtype);
+            const double less = (was_missed ? kAtMost : kUncertain) * seen.between + seen.spare;
+            state.place_band(curve, seen.excess, asked, seen.between + seen.spare, less,
+                             call.dtype);
         }
     }
     state.write(call, row, !is_solved);

@@ -106,7 +106,7 @@ def first_state(sample: Tensor, lengths: Tensor, drawn: Tensor, asked: Asked) ->
     nodes = Nodes.of(values, weights, lowest)
     # A rank's part is off by what the scores between two quantiles may vary by. Where they are
     # quantiles of a random part of it, it is off by that part's deviation, too.
-    between = _margin(lengths[:, None], values, is_finite, asked)
+    between, spare = _uncertainty(lengths[:, None], values, is_finite, asked)
     curve = scan_band(*nodes, above, below, asked.target, asked.scale, scan)
     excess = infinite - asked.target
     p = _masks_at(values, root_of(curve, excess, asked.scale), asked)
@@ -121,7 +121,8 @@ def first_state(sample: Tensor, lengths: Tensor, drawn: Tensor, asked: Asked) ->
     found = Found(nodes, curve, excess, asked, sample.dtype)
     # All rows of a call wait for one whose band is missed.
     part = AT_MOST if len(left) == 1 else 1.0
-    return found.band(state, between + deviation, part * between + deviation)
+    spare = spare + deviation
+    return found.band(state, between + spare, part * between + spare)
 
 
 def _weights(count: Tensor, size: int) -> Tensor:
@@ -136,11 +137,17 @@ def _weights(count: Tensor, size: int) -> Tensor:
     return torch.where(is_end, step / 2 + 0.5, step) * (count > 0)[..., None]
 
 
-def _margin(count: Tensor, values: Tensor, is_real: Tensor, asked: Asked) -> Tensor:
-    """How far the mass may be from what the nodes [ranks, rows, m] say, [rows]."""
-    size = values.shape[-1]
-    between = torch.where(count > size, (count - 1) / (size - 1), 0.0)
-    return (between * _variation(values, is_real, asked)).sum(0)
+def _uncertainty(
+    count: Tensor, values: Tensor, is_real: Tensor, asked: Asked
+) -> tuple[Tensor, Tensor]:
+    """How far the mass may be from what nodes [ranks, rows, m] say of so many scores, [rows] each.
+
+    By the scores between two nodes, and by one score of each rank: places of nodes are whole.
+    """
+    size, varies = values.shape[-1], _variation(values, is_real, asked)
+    is_sparse = count > size
+    between = torch.where(is_sparse, (count - 1) / (size - 1), 0.0)
+    return (between * varies).sum(0), torch.where(is_sparse, varies, 0.0).sum(0)
 
 
 def _variation(values: Tensor, is_finite: Tensor, asked: Asked) -> Tensor:
@@ -222,11 +229,13 @@ class Seen:
 
     def next_state(self, bracket: State) -> State:
         """A band that presumably holds the threshold, from what is inside of this one."""
-        margin = _margin(self.inside, self.values, self.values.isfinite(), self.asked)
+        given = (self.inside, self.values, self.values.isfinite(), self.asked)
+        between, spare = _uncertainty(*given)
         found = Found(self.nodes, self.curve, self.excess, self.asked, self.dtype)
         # All of the bracket is measured after a band that was missed.
         was_missed = (self.state.low <= self.state.left) & (self.state.high >= self.state.right)
-        return found.band(bracket, margin, torch.where(was_missed, AT_MOST, UNCERTAIN) * margin)
+        part = torch.where(was_missed, AT_MOST, UNCERTAIN)
+        return found.band(bracket, between + spare, part * between + spare)
 
 
 class Found(NamedTuple):

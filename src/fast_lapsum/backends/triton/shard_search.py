@@ -156,7 +156,7 @@ def begin_rows(
     unknown = tl.full((), float("nan"), tl.float64)
     _store_solved(search, row, rows, unknown, unknown, unknown, unknown, unknown, unknown, unknown)
     nothing = tl.zeros((), tl.float64)
-    infinite, between = nothing, nothing
+    infinite, between, spare = nothing, nothing, nothing
     most, least = nothing - float("inf"), nothing + float("inf")
     for first in range(0, messages.ranks, RANKS):
         rank, is_rank, length, value, is_real, _ = _of_all(
@@ -169,8 +169,9 @@ def begin_rows(
         low, high = _ends_of(value, is_real)
         most, least = tl.maximum(most, tl.max(high, 0)), tl.minimum(least, tl.min(low, 0))
         # The scores between two quantiles may be anywhere there.
-        beside = tl.where(length > messages.size, step_of(length, messages.size), 0.0)
-        between += tl.sum(beside * _variation(low, high, asked), 0)
+        varies = tl.where(length > messages.size, _variation(low, high, asked), 0.0)
+        between += tl.sum(step_of(length, messages.size) * varies, 0)
+        spare += tl.sum(varies, 0)
     most, least = _finite_or_zero(most), _finite_or_zero(least)
     nodes = nodes_of(search, row, rows, messages.ranks * messages.size)
     excess = infinite - asked.target
@@ -200,11 +201,11 @@ def begin_rows(
         variance += 1 / tl.maximum(length, 1.0)
         own = length * length / tl.maximum(drawn, 1.0) * variance
         deviation += tl.sum(tl.where(drawn < length, own, 0.0), 0)
-    deviation = tl.sqrt(deviation) * DEVIATIONS
+    spare += tl.sqrt(deviation) * DEVIATIONS
     left, right = nothing - float("inf"), nothing + float("inf")
     # All rows of a call wait for one whose band is missed.
-    less = between * tl.where(rows == 1, AT_MOST, 1.0) + deviation
-    low, high = band_of(curve, left, right, between + deviation, less, asked, NAME)
+    less = between * tl.where(rows == 1, AT_MOST, 1.0) + spare
+    low, high = band_of(curve, left, right, between + spare, less, asked, NAME)
     _write_state(search, row, rows, cuts, left, right, low, high, left < right, CUT_LANES, NAME)
 
 
@@ -415,16 +416,18 @@ def advance_rows(
                 )
             else:
                 # Scores for which others stand are between the first and the last of them.
-                margin = 0.0 * valid
+                between, spare = 0.0 * valid, 0.0 * valid
                 for first in range(0, messages.ranks, RANKS):
                     _, _, own, value, is_real, _ = _of_all(
                         messages, search, row, rows, first, (RANKS, SIZE_LANES), False, NAME
                     )
                     bottom, top = _ends_of(value, is_real)
-                    between = tl.where(own > messages.size, step_of(own, messages.size), 0.0)
-                    margin += tl.sum(between * _variation(bottom, top, asked), 0)
-                less = margin * tl.where(was_missed, AT_MOST, UNCERTAIN)
-                low, high = band_of(curve, left, right, margin, less, asked, NAME)
+                    varies = _variation(bottom, top, asked)
+                    varies = tl.where(own > messages.size, varies, 0.0)
+                    between += tl.sum(step_of(own, messages.size) * varies, 0)
+                    spare += tl.sum(varies, 0)
+                less = between * tl.where(was_missed, AT_MOST, UNCERTAIN) + spare
+                low, high = band_of(curve, left, right, between + spare, less, asked, NAME)
                 _write_state(
                     search, row, rows, cuts, left, right, low, high, low <= high, CUT_LANES, NAME
                 )
