@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fast_lapsum.backends.shards import COLUMNS, Measured, Sample
+from fast_lapsum.backends.shards import COLUMNS, INSIDE_COUNT, Measured, Sample
 from fast_lapsum.backends.torch import shard_entry as plain
 
 #: From this measurement on masses at cuts are known: see shard_plan.py.
@@ -18,8 +18,11 @@ FIRST_CUTS = 2
 class LateCuts(plain.Shard):
     """Masses at cuts are known late, and only in the band that was read last.
 
-    The sample is of neighbours in the order of scores, so that most first bands are missed.
+    The sample is of neighbours in the order of scores, so that most first bands are missed. Nodes
+    that stand for others are one number, so that nothing but cuts leads on.
     """
+
+    needed = 0  # measurements that some row of any instance was open for
 
     def sample(self, size: int) -> Sample:
         self.measured = 0
@@ -43,6 +46,12 @@ class LateCuts(plain.Shard):
         is_known &= self.measured >= FIRST_CUTS
         is_known[:, :3] = True
         self.measured += 1
+        if bool(is_open.any()):
+            LateCuts.needed = max(LateCuts.needed, self.measured)
         columns = found.columns.clone()
         columns[:, COLUMNS:] = columns[:, COLUMNS:].masked_fill(~is_known.repeat(1, 2), math.nan)
-        return Measured(columns, found.nodes)
+        inside = columns[:, INSIDE_COUNT]
+        nodes = found.nodes.clone()
+        is_sparse = inside > size
+        nodes[is_sparse, : size - 1] = nodes[is_sparse, :1]
+        return Measured(columns, nodes)

@@ -92,7 +92,7 @@ SHARDED = Needs(
 #: And rows of several lengths, and many tensors.
 RAGGED = Needs(
     (
-        *("_list*.py", "_ragged*.py", "_segments.py", "_traced_many.py"),
+        *("many.py", "_list*.py", "_ragged*.py", "_segments.py", "_traced_many.py"),
         *("backends/many.py", "backends/segments.py"),
         *("backends/torch/many.py", "backends/torch/ragged*.py"),
     ),
@@ -163,7 +163,6 @@ KINDS: dict[str, Needs] = {
     ),
     "ragged": Needs(
         (
-            "many.py",
             *_in("bench", "function_calls", "functions", "gpu_bars", "gpu_case", "gpu_parity"),
             *_in("bench", "gpu_timing", "parity", "ragged", "timing"),
         )

@@ -109,7 +109,7 @@ def test_every_search_ends(steps: Any) -> None:
 
 
 def test_a_band_without_the_threshold_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Samples that tell nothing: the cuts of the bracket find it, from the fourth round on."""
+    """Samples that tell nothing: all that is beside the band is measured in its place."""
     sample_of = make.func.sample
 
     def misleading(self: Any, size: int) -> Any:

@@ -26,6 +26,7 @@ from fast_lapsum.backends.triton import shard_entry, shard_plan
 from fast_lapsum.backends.triton.shard_plan import ShardPlan
 from interpreted_shards import PLAN, RANKS, make, small_pieces
 from interpreting import poison
+from late_cuts import FIRST_CUTS
 from sharded_simulation import same_bits
 
 __all__ = ["poison", "small_pieces"]  # fixtures
@@ -212,3 +213,7 @@ def test_all_of_a_message_is_written(poison: None) -> None:
     again = shard.measure(low, high + 2, pivots, 64, torch.zeros_like(is_open))
     assert again.message is not None
     assert torch.equal(again.message, said)
+
+
+def test_the_simulated_shard_knows_cuts_as_late() -> None:
+    assert FIRST_CUTS == shard_plan.FIRST_CUTS == shard_plan.shard_plan(10**6, 1).first_cuts

@@ -138,7 +138,7 @@ struct SearchState {
         if (const auto known = crossing(curve, excess, asked, -less))
             high = at_or_above(*known, dtype);
         // A band beside the bracket says nothing.
-        const bool is_beside = low >= right || (high <= left && low < high);
+        const bool is_beside = low >= right || high < left || (high == left && low < high);
         high = std::min(high, right);
         low = std::max(low, left);
         // Both ends are one score where many are tied: the threshold is there, or next to it.

@@ -300,7 +300,8 @@ def _at_or_above(values: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _in_bracket(state: State, low: Tensor, high: Tensor, dtype: torch.dtype) -> State:
     """The part of a band that is in the bracket, or all of the bracket if it is beside that."""
-    is_beside = (low >= state.right) | ((high <= state.left) & (low < high))
+    is_beside = (low >= state.right) | (high < state.left)
+    is_beside |= (high == state.left) & (low < high)
     low, high = torch.maximum(low, state.left), torch.minimum(high, state.right)
     # Both ends are one score where many are tied: the threshold is there, or next to it.
     high = torch.where(low < high, high, next_float(low, dtype))

@@ -20,8 +20,8 @@ from .team import await_last, begin_next
 
 #: Nodes of a block.
 BLOCK = tl.constexpr(128)
-#: The part of a margin that a band has room for where the mass varies evenly between nodes: as a
-#: rule, and after one that was missed.
+#: Of what the mass may be off by between nodes, the part that a band has room for where it varies
+#: evenly there: as a rule, and after one that was missed.
 UNCERTAIN, AT_MOST = tl.constexpr(0.25), tl.constexpr(0.5)
 #: Quotients that overflow are taken of so much less, and its logarithm is added.
 FAR, LOG_FAR = tl.constexpr(2.0**128), tl.constexpr(88.722839111673)
@@ -272,7 +272,7 @@ def band_of(curve, left, right, margin, less, asked, NAME: tl.constexpr):
         wide_low, wide_high = _nodes_around(curve, left, right, margin, asked.is_hard)
         low, high = tl.where(is_low, low, wide_low), tl.where(is_high, high, wide_high)
     # A band beside the bracket says nothing.
-    is_beside = (low >= right) | ((high <= left) & (low < high))
+    is_beside = (low >= right) | (high < left) | ((high == left) & (low < high))
     low, high = tl.maximum(low, left), tl.minimum(high, right)
     # Both ends are one score where many are tied: the threshold is there, or next to it.
     high = tl.where(low < high, high, next_number(low, NAME))

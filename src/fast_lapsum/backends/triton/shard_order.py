@@ -25,7 +25,10 @@ def _mirrored(bits, NAME: tl.constexpr):
 
 @triton.jit
 def order_among(values, NAME: tl.constexpr):
-    """The place of numbers among all of their dtype, int64; they are such numbers."""
+    """The place of numbers among all of their dtype, int64, or of one next to them.
+
+    Numbers that are none of the dtype are rounded, those of bfloat16 towards zero.
+    """
     if NAME == "float64":
         return _mirrored(values.to(tl.int64, bitcast=True), NAME)
     elif NAME == "float32":
