@@ -94,7 +94,7 @@ def test_rows_end_without_a_look(dtype: torch.dtype, rows: int) -> None:
     g, most = generator(1), Sizes.of(rows, 3).most_rounds(dtype)
     n = 20 * Sizes.of(rows, 3).nodes
     LateCuts.needed = 0
-    for number in range(20 if rows == 1 else 10):
+    for number in range(20 if rows == 1 else 5):
         kinds = [
             tower(n, 12, 1.0, 0.5, torch.float64).expand(rows, -1),
             torch.randn(rows, n, generator=g, dtype=torch.float64),
