@@ -102,6 +102,54 @@ def test_gradients(tier: tuple[Plans, int], output: str) -> None:
             torch.testing.assert_close(one, other, rtol=2e-4, atol=1e-6 * size, equal_nan=True)
 
 
+LARGEST = torch.finfo(torch.float32).max
+
+
+def _far_rows(n: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows whose r - b overflows, or whose (r - b) / t does; k and t."""
+    drawn = normal(6, n, seed=6, dtype=torch.float32)
+    even = 2 * torch.rand(2, n, generator=torch.Generator().manual_seed(7)) - 1
+    scores = torch.cat((drawn, 0.99 * LARGEST * even))
+    scores[0, ::3] = -LARGEST  # as masks are filled
+    scores[1] *= 1e30
+    scores[1, 0], scores[1, 1] = -LARGEST, LARGEST
+    scores[2] = torch.where(drawn[2] > 0, 0.99 * LARGEST, -0.99 * LARGEST)
+    scores[3, ::5] = -inf
+    scores[3, 1::5] = -3e38
+    scores[4, :2] = inf
+    scores[4, 2::4] = -LARGEST
+    scores[5] *= 1e35
+    k = torch.full((8,), n / 3.7, dtype=torch.float64)
+    t = torch.tensor([0.1, 1e30, 1e36, 1e-3, 0.5, 1e33, LARGEST / 300, 1e36], dtype=torch.float64)
+    return scores, k, t
+
+
+def test_log_p_where_distances_overflow(tier: tuple[Plans, int]) -> None:
+    """It is what it is of r - b in float64, and so are all of its gradients, a far score's, too."""
+    plans, n = tier
+    scores, k, t = _far_rows(n)
+    grad = normal(*scores.shape, seed=5, dtype=torch.float32)
+    for largest in (True, False):
+        side = 1 if largest else -1
+        given: dict[str, Any] = {"largest": largest, "output": "log", "plans": plans}
+        found, pair = forward(side * scores, k, t, **given)
+        d_scores, d_k, d_t = backward(grad, side * scores, t, pair, **given)
+        alone, _, _ = backward(grad, side * scores, t, pair, per_row=False, **given)
+        assert d_k is not None
+        assert d_t is not None
+        wanted = _log_p(scores, pair, k, t).float()
+        torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-6)
+        for i, row in enumerate(scores):
+            threshold, heat = reference.solve_row(row, float(k[i]), float(t[i])), float(t[i])
+            want, want_k, want_t = reference.log_vjp_row(grad[i], row, threshold, heat)
+            for got in (d_scores[i], alone[i]):
+                torch.testing.assert_close(
+                    side * got.double() * heat, want * heat, rtol=1e-5, atol=1e-5
+                )
+            torch.testing.assert_close(d_k[i].item(), want_k, rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(d_t[i].item() * heat, want_t * heat, rtol=1e-4, atol=1e-4)
+
+
 def test_a_threshold_alone_writes_nothing(tier: tuple[Plans, int]) -> None:
     plans, n = tier
     if not isinstance(plans.forward, TeamPlan | None):

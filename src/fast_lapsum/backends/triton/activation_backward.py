@@ -17,15 +17,8 @@ import triton
 import triton.language as tl
 
 from .activation_forward import is_chosen
-from .backward import (
-    TILES_PER_SUM,
-    Gradients,
-    _added_up,
-    _exponents,
-    _score_gradient,
-    _threshold_of,
-    _zeros,
-)
+from .backward import TILES_PER_SUM
+from .gradients import Gradients, score_gradient, seen, sum_of_row, threshold_of, zero_sums
 from .views import (
     across,
     coordinates,
@@ -47,11 +40,11 @@ def _sent_to_gate(r, upstream):
 
 
 @triton.jit
-def _terms(r, upstream, rows):
+def _terms(r, upstream, rows, COMPUTE: tl.constexpr):
     """e^-|u| and c e^-|u|, zero for scores that have no gradient."""
-    v, is_live = _exponents(r, rows)
-    e = tl.where(is_live, tl.exp2(-tl.abs(v)), 0.0)
-    return e, tl.where(is_live, _sent_to_gate(r, upstream), 0.0) * e
+    c, _, distance = seen(r, _sent_to_gate(r, upstream), rows, "mask", COMPUTE)
+    e = tl.exp2(-distance)
+    return e, c * e
 
 
 @triton.jit
@@ -65,7 +58,7 @@ def _mean(sums):
 
 @triton.jit
 def _whole_gradient(r, upstream, g, of_row, rows, COMPUTE: tl.constexpr):
-    through_gate = _score_gradient(
+    through_gate = score_gradient(
         r, _sent_to_gate(r, upstream), of_row, rows, True, "mask", COMPUTE
     )
     return tl.where(r <= 0, 0.0, upstream * g) + through_gate
@@ -94,9 +87,9 @@ def tile_activation_backward(
     inside = exist(index, call.n, WIDTH) if PADDED else None
     r = load_scores(call, outer, inner, index, inside, True, WIDTH, COMPUTE)
     upstream = load_values(grad, outer, inner, index, inside, WIDTH).to(COMPUTE)
-    rows = _threshold_of(call, threshold, row, row_count, outer, inner, COMPUTE)
-    e, weighted = _terms(r, upstream, rows)
-    of_row = _mean((_added_up(e).to(tl.float64), _added_up(weighted).to(tl.float64)))
+    rows = threshold_of(call, threshold, row, row_count, outer, inner, COMPUTE)
+    e, weighted = _terms(r, upstream, rows, COMPUTE)
+    of_row = _mean((sum_of_row(e).to(tl.float64), sum_of_row(weighted).to(tl.float64)))
     # Read behind the sums, so that it takes no registers before.
     g = load_values(gate, outer, inner, index, inside, WIDTH).to(COMPUTE)
     d = _whole_gradient(r, upstream, g, of_row, rows, COMPUTE)
@@ -128,23 +121,23 @@ def sums_activation_backward(
     program_id = tl.program_id(0).to(tl.int64)
     row, program = program_id // programs + tl.zeros((1,), tl.int64), program_id % programs
     outer, inner = coordinates(call, row, row_count)
-    rows = _threshold_of(call, threshold, row, row_count, outer, inner, COMPUTE)
-    total_e, total_weighted = _zeros((1,), 2, tl.float64)
+    rows = threshold_of(call, threshold, row, row_count, outer, inner, COMPUTE)
+    total_e, total_weighted = zero_sums((1,), 2, tl.float64)
     BLOCK: tl.constexpr = REPEATS * LANES * WIDTH
     tiles = (tl.zeros((), tl.int64) + call.n + (BLOCK - 1)) // BLOCK
     for group in range(program, tiles, programs * TILES_PER_SUM):
-        sum_e, sum_weighted = _zeros((REPEATS, 1, LANES, WIDTH), 2, COMPUTE)
+        sum_e, sum_weighted = zero_sums((REPEATS, 1, LANES, WIDTH), 2, COMPUTE)
         last = tl.minimum(group + programs * TILES_PER_SUM, tiles)
         for tile in range(group, last, programs):
             index = part_indices(tile * BLOCK, 0, REPEATS, LANES, WIDTH)
             inside = exist(index, call.n, WIDTH)
             r = load_scores(call, outer, inner, index, inside, True, WIDTH, COMPUTE)
             upstream = load_values(grad, outer, inner, index, inside, WIDTH).to(COMPUTE)
-            e, weighted = _terms(r, upstream, rows)
+            e, weighted = _terms(r, upstream, rows, COMPUTE)
             sum_e += e
             sum_weighted += weighted
-        total_e += _added_up(sum_e.to(tl.float64))
-        total_weighted += _added_up(sum_weighted.to(tl.float64))
+        total_e += sum_of_row(sum_e.to(tl.float64))
+        total_weighted += sum_of_row(sum_weighted.to(tl.float64))
     place = sums + program_id * ACTIVATION_SUMS + tl.arange(0, 1)
     tl.store(place, total_e)
     tl.store(place + 1, total_weighted)
@@ -188,7 +181,7 @@ def scores_activation_backward(
     program_id = tl.num_programs(0).to(tl.int64) - 1 - tl.program_id(0)
     row, program = program_id // programs + tl.zeros((1,), tl.int64), program_id % programs
     outer, inner = coordinates(call, row, row_count)
-    rows = _threshold_of(call, threshold, row, row_count, outer, inner, COMPUTE)
+    rows = threshold_of(call, threshold, row, row_count, outer, inner, COMPUTE)
     lane = tl.arange(0, SUM_LANES)[None, :]
     has_sums = lane < sum_programs
     every = sums + (row[:, None] * sum_programs + lane) * ACTIVATION_SUMS

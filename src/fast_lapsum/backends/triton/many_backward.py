@@ -5,21 +5,21 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .backward import (
+from .gradients import (
     SUMS,
     Gradients,
-    _count,
-    _exponents,
-    _is_shifted,
-    _joined,
-    _least,
-    _of_lanes,
-    _row_gradients,
-    _score_gradient,
-    _terms,
-    _threshold_of,
-    _weighted,
-    _zeros,
+    gradient_terms,
+    is_shifted,
+    joined_sums,
+    least_of_row,
+    row_gradients,
+    score_gradient,
+    seen,
+    sum_count,
+    sums_of_lanes,
+    threshold_of,
+    weighted_sums,
+    zero_sums,
 )
 from .many import (
     AT_ONCE,
@@ -66,21 +66,19 @@ def sums_many(
     scores = scores_of(row)
     at, kind = tl.load(row + GRAD), tl.load(row + GRAD_DTYPE)
     zero = tl.zeros((1,), tl.int64)
-    rows = _threshold_of(call, pair, zero, 1, zero, zero, COMPUTE)
-    FIELDS: tl.constexpr = _count("mask", PER_ROW)
-    SHIFTED: tl.constexpr = _is_shifted("mask", PER_ROW)
-    WEIGHTED: tl.constexpr = _weighted("mask", PER_ROW) if SHIFTED else 0
+    rows = threshold_of(call, pair, zero, 1, zero, zero, COMPUTE)
+    FIELDS: tl.constexpr = sum_count("mask", PER_ROW)
+    SHIFTED: tl.constexpr = is_shifted("mask", PER_ROW)
+    WEIGHTED: tl.constexpr = weighted_sums("mask", PER_ROW) if SHIFTED else 0
     BLOCK: tl.constexpr = REPEATS * LANES
-    of_lanes = _zeros((REPEATS, 1, LANES, 1), FIELDS, COMPUTE)
+    of_lanes = zero_sums((REPEATS, 1, LANES, 1), FIELDS, COMPUTE)
     shifts = tl.full((REPEATS, 1, LANES, 1), float("inf") if SHIFTED else 0.0, COMPUTE)
     for block in range((n + (BLOCK - 1)) // BLOCK):
         index = part_indices((tl.zeros((), tl.int64) + block) * BLOCK, 0, REPEATS, LANES, 1)
         inside = index < n
         r = read(scores, first + index, inside, LARGEST, KINDS, COMPUTE)
         g = load_part(at, kind, first + index, inside, 0.0, GRAD_KINDS, COMPUTE)
-        v, is_live = _exponents(r, rows)
-        g = tl.where(is_live, g, 0.0)
-        distance = tl.where(is_live, tl.abs(v), float("inf"))
+        g, v, distance = seen(r, g, rows, "mask", COMPUTE)
         shift = shifts
         kept = shifts
         w = distance
@@ -91,15 +89,17 @@ def sums_many(
             w = tl.exp2(anchor - distance)
         else:
             w = tl.exp2(-distance)
-        of_lanes = _joined(of_lanes, _terms(w, g, v, "mask", PER_ROW), kept, WEIGHTED)
+        of_lanes = joined_sums(
+            of_lanes, gradient_terms(w, g, v, r, rows, "mask", PER_ROW), kept, WEIGHTED
+        )
         shifts = shift
     nearest = tl.zeros((1,), COMPUTE)
     factors = tl.full((REPEATS, 1, LANES, 1), 1.0, tl.float64)
     if SHIFTED:
-        nearest = _least(shifts)
+        nearest = least_of_row(shifts)
         anchor_all = tl.where(nearest < float("inf"), nearest, 0.0)
         factors = tl.exp2(across(anchor_all) - shifts).to(tl.float64)
-    total = _of_lanes(of_lanes, factors, WEIGHTED)
+    total = sums_of_lanes(of_lanes, factors, WEIGHTED)
     place = sums + part * SUMS + tl.arange(0, 1)
     tl.store(place, nearest.to(tl.float64))
     for field in tl.static_range(FIELDS):
@@ -122,10 +122,10 @@ def combine_many(
     begin_next(OVERLAP)
     await_last(OVERLAP)
     zero = tl.zeros((1,), tl.int64)
-    rows = _threshold_of(call, pair, zero, 1, zero, zero, COMPUTE)
+    rows = threshold_of(call, pair, zero, 1, zero, zero, COMPUTE)
     lanes = tl.arange(0, AT_ONCE)[None, :]
     shift = tl.zeros((1,), tl.float64)
-    if _is_shifted("mask", PER_ROW):
+    if is_shifted("mask", PER_ROW):
         least = tl.full((1, AT_ONCE), float("inf"), tl.float64)
         for block in range((parts + (AT_ONCE - 1)) // AT_ONCE):
             part = (tl.zeros((), tl.int64) + block) * AT_ONCE + lanes
@@ -133,24 +133,24 @@ def combine_many(
             least = tl.minimum(least, here)
         shift = tl.min(least, 1)
         shift = tl.where(shift < float("inf"), shift, 0.0)
-    total = _zeros((1, AT_ONCE), _count("mask", PER_ROW), tl.float64)
+    total = zero_sums((1, AT_ONCE), sum_count("mask", PER_ROW), tl.float64)
     for block in range((parts + (AT_ONCE - 1)) // AT_ONCE):
         part = (tl.zeros((), tl.int64) + block) * AT_ONCE + lanes
         every = sums + part * SUMS
         more = ()
         factors = tl.full((1, AT_ONCE), 1.0, tl.float64)
-        if _is_shifted("mask", PER_ROW):
+        if is_shifted("mask", PER_ROW):
             own = tl.load(every, mask=part < parts, other=float("inf"))
             factors = tl.exp2(shift[:, None] - own)
-        for i in tl.static_range(_count("mask", PER_ROW)):
+        for i in tl.static_range(sum_count("mask", PER_ROW)):
             one = tl.load(every + 1 + i, mask=part < parts, other=0.0) * factors
             more = more + (total[i] + one,)  # type: ignore[assignment]
         total = more
     found = ()
-    for i in tl.static_range(_count("mask", PER_ROW)):
+    for i in tl.static_range(sum_count("mask", PER_ROW)):
         found = found + (tl.sum(total[i], 1),)  # type: ignore[assignment]
     nothing = tl.zeros((1,), tl.float64)
-    of = _row_gradients(shift, found, nothing, rows, LARGEST, "mask", PER_ROW)
+    of = row_gradients(shift, found, nothing, rows, LARGEST, "mask", PER_ROW)
     tl.store(of_row + zero, of.mean)
     tl.store(of_row + 1 + zero, of.d_budget)
     tl.store(of_row + 2 + zero, of.d_temperature)
@@ -180,7 +180,7 @@ def scores_many(
     out, out_kind = tl.load(row + OUT), tl.load(row + DTYPE)
     await_last(OVERLAP)
     zero = tl.zeros((1,), tl.int64)
-    rows = _threshold_of(call, pair, zero, 1, zero, zero, COMPUTE)
+    rows = threshold_of(call, pair, zero, 1, zero, zero, COMPUTE)
     mean = tl.load(of_row + zero)
     gradients = Gradients(mean, 0 * mean, mean, mean)
     BLOCK: tl.constexpr = REPEATS * LANES
@@ -189,5 +189,5 @@ def scores_many(
         inside = index < n
         r = read(scores, first + index, inside, LARGEST, KINDS, COMPUTE)
         g = load_part(at, kind, first + index, inside, 0.0, GRAD_KINDS, COMPUTE)
-        d = _score_gradient(r, g, gradients, rows, LARGEST, "mask", COMPUTE)
+        d = score_gradient(r, g, gradients, rows, LARGEST, "mask", COMPUTE)
         store_part(out, out_kind, first + index, inside, d, KINDS)

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from ..common import DTYPES
 from ..many import as_vector, kept_dtype, matched_vectors, out_dtype_of
-from .backward import SUMS
 from .config import lanes_of
 from .device import can_overlap, on_device, room_of, shrink_room
+from .gradients import SUMS
 from .launch import backward, forward, split_float64
 from .many import (
     COLUMNS,

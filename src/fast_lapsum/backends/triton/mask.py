@@ -54,9 +54,15 @@ def any_mask(r, hi, lo, t, COMPUTE: tl.constexpr):
 
 
 @triton.jit
+def half_distance(r, hi, lo):
+    """(r - b) / 2: by halves, because r - b may overflow where (r - b) / t does not."""
+    return (0.5 * r - across(0.5 * hi)) - across(0.5 * lo)
+
+
+@triton.jit
 def _soft_log(r, hi, lo, t, COMPUTE: tl.constexpr):
     """log p: u - log 2 below the threshold, log(1 - e^-u / 2) above it, to its last digits."""
-    u = ((r - across(hi)) - across(lo)) * across(1 / t.to(COMPUTE))
+    u = half_distance(r, hi, lo) * across(2 / t.to(COMPUTE))
     half = 0.5 * tl.exp2(tl.maximum(u, 0.0) * -1.4426950408889634)
     return tl.where(u > 0, log_rest(half, COMPUTE), u - LN2)  # NaN stays NaN
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .backward import (
-    _added_up,
-    _exponents,
-    _is_shifted,
-    _least,
-    _load_grad,
-    _row_gradients,
-    _score_gradient,
-    _terms,
-    _threshold_of,
+from .gradients import (
+    gradient_terms,
+    is_shifted,
+    least_of_row,
+    load_upstream,
+    row_gradients,
+    score_gradient,
+    seen,
+    sum_of_row,
+    threshold_of,
 )
 from .numbers import any_row
 from .ragged import refuse
@@ -31,9 +31,9 @@ def _load_upstream(
 ):
     """Gradients of scores and of rows, each from its own place."""
     if OUTPUT == "threshold":
-        return _load_grad(grad, own_outer, own_inner, index, inside, r, 1, OUTPUT)
+        return load_upstream(grad, own_outer, own_inner, index, inside, r, 1, OUTPUT)
     else:
-        return _load_grad(grad, outer, inner, index, inside, r, 1, OUTPUT)
+        return load_upstream(grad, outer, inner, index, inside, r, 1, OUTPUT)
 
 
 @triton.jit(do_not_specialize=["row_count"])
@@ -74,26 +74,24 @@ def ragged_tile_backward(
         g, g_row = _load_upstream(
             grad, own_outer, own_inner, outer, inner, index, inside, r, OUTPUT
         )
-        rows = _threshold_of(call, threshold, row, row_count, own_outer, own_inner, COMPUTE)
-        v, is_live = _exponents(r, rows)
-        g = tl.where(is_live, g, 0.0)
-        distance = tl.where(is_live, tl.abs(v), float("inf"))
-        if _is_shifted(OUTPUT, PER_ROW):
-            shift = _least(distance)
+        rows = threshold_of(call, threshold, row, row_count, own_outer, own_inner, COMPUTE)
+        g, v, distance = seen(r, g, rows, OUTPUT, COMPUTE)
+        if is_shifted(OUTPUT, PER_ROW):
+            shift = least_of_row(distance)
             shift = tl.where(shift < float("inf"), shift, 0.0)
             w = tl.exp2(across(shift) - distance)
         else:
             shift = tl.zeros((ROWS,), COMPUTE)
             w = tl.exp2(-distance)
-        terms = _terms(w, g, v, OUTPUT, PER_ROW)
+        terms = gradient_terms(w, g, v, r, rows, OUTPUT, PER_ROW)
         sums = ()
         for i in tl.static_range(len(terms)):
-            sums = sums + (_added_up(terms[i]).to(tl.float64),)  # type: ignore[assignment]
-        of_row = _row_gradients(shift.to(tl.float64), sums, g_row, rows, LARGEST, OUTPUT, PER_ROW)
+            sums = sums + (sum_of_row(terms[i]).to(tl.float64),)  # type: ignore[assignment]
+        of_row = row_gradients(shift.to(tl.float64), sums, g_row, rows, LARGEST, OUTPUT, PER_ROW)
         if d_budget is not None:
             tl.store(d_budget + row, of_row.d_budget, mask=is_row)
             tl.store(d_temperature + row, of_row.d_temperature, mask=is_row)
-        d = _score_gradient(r, g, of_row, rows, LARGEST, OUTPUT, COMPUTE)
+        d = score_gradient(r, g, of_row, rows, LARGEST, OUTPUT, COMPUTE)
         store_values(out, outer, inner, index, inside, d, 1)
     if IS_LAST:
         is_over = (row < row_count) & (length > HIGHEST)
@@ -151,7 +149,7 @@ def ragged_long_backward(
             if slot == SLOTS:
                 row = tl.zeros((1,), tl.int64) + row_number
                 own_outer, own_inner, outer, inner = places_of(call, row, row_count, offsets)
-                rows = _threshold_of(call, threshold, row, row_count, own_outer, own_inner, COMPUTE)
+                rows = threshold_of(call, threshold, row, row_count, own_outer, own_inner, COMPUTE)
                 shift, sums = sums_of(
                     *(call, 0 * n, n, grad, rows, outer, inner),
                     *(LARGEST, OUTPUT, PER_ROW, REPEATS, LANES, COMPUTE),
@@ -160,7 +158,7 @@ def ragged_long_backward(
                 g_row = tl.zeros((1,), tl.float64)
                 if OUTPUT == "threshold":
                     g_row = tl.load(row_start(grad, own_outer, own_inner)).to(tl.float64)
-                of_row = _row_gradients(shift, sums, g_row, rows, LARGEST, OUTPUT, PER_ROW)
+                of_row = row_gradients(shift, sums, g_row, rows, LARGEST, OUTPUT, PER_ROW)
                 if d_budget is not None:
                     tl.store(d_budget + row, of_row.d_budget)
                     tl.store(d_temperature + row, of_row.d_temperature)

@@ -12,8 +12,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .backward import _count, _is_shifted, _row_gradients, _threshold_of, _weighted
 from .gather import gather_chunks
+from .gradients import is_shifted, row_gradients, sum_count, threshold_of, weighted_sums
 from .long_rows import solve_row
 from .numbers import exponent_scale, smallest_normal
 from .passes import Source
@@ -148,14 +148,14 @@ def _combined(collected, chunks, OUTPUT: tl.constexpr, PER_ROW: tl.constexpr, LA
     shifts = tl.min(tl.where((field == 0) & is_left, numbers, float("inf")), 0)
     shift = tl.zeros((1,), tl.float64)
     factors = tl.full((LANES,), 1.0, tl.float64)
-    if _is_shifted(OUTPUT, PER_ROW):
+    if is_shifted(OUTPUT, PER_ROW):
         least = tl.min(shifts, 0)
         shift += tl.where(least < float("inf"), least, 0.0)
         factors = tl.exp2(shift - shifts)
     total = ()
-    for i in tl.static_range(_count(OUTPUT, PER_ROW)):
+    for i in tl.static_range(sum_count(OUTPUT, PER_ROW)):
         one = tl.sum(tl.where((field == i + 1) & is_left, numbers, 0.0), 0)
-        if i < _weighted(OUTPUT, PER_ROW):
+        if i < weighted_sums(OUTPUT, PER_ROW):
             one = one * factors
         total = total + (tl.sum(one, 0) + tl.zeros((1,), tl.float64),)  # type: ignore[assignment]
     return shift, total
@@ -198,7 +198,7 @@ def ragged_team_backward(
         if member < chunks:
             row = tl.zeros((1,), tl.int64) + row_number
             own_outer, own_inner, outer, inner = places_of(call, row, row_count, offsets)
-            rows = _threshold_of(call, threshold, row, row_count, own_outer, own_inner, COMPUTE)
+            rows = threshold_of(call, threshold, row, row_count, own_outer, own_inner, COMPUTE)
             of_slot = words_of(words, slot, CHUNK_LANES)
             team = Team(of_slot, member, tl.minimum(size, chunks), chunks)
             meetings = tl.zeros((), tl.int32)
@@ -209,12 +209,12 @@ def ragged_team_backward(
                     *(LARGEST, OUTPUT, PER_ROW, REPEATS, LANES, COMPUTE),
                 )
                 leave((shift,) + sums, team, chunk, meetings, CHUNK_LANES)
-            collected = collect(team, meetings, _count(OUTPUT, PER_ROW) + 1, CHUNK_LANES)
+            collected = collect(team, meetings, sum_count(OUTPUT, PER_ROW) + 1, CHUNK_LANES)
             shift, sums = _combined(collected, chunks, OUTPUT, PER_ROW, CHUNK_LANES)
             g_row = tl.zeros((1,), tl.float64)
             if OUTPUT == "threshold":
                 g_row = tl.load(row_start(grad, own_outer, own_inner)).to(tl.float64)
-            of_row = _row_gradients(shift, sums, g_row, rows, LARGEST, OUTPUT, PER_ROW)
+            of_row = row_gradients(shift, sums, g_row, rows, LARGEST, OUTPUT, PER_ROW)
             if d_budget is not None:
                 if member == 0:
                     tl.store(d_budget + row, of_row.d_budget)

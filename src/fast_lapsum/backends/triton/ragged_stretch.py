@@ -8,19 +8,20 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .backward import (
-    TILES_PER_SUM,
-    _count,
-    _exponents,
-    _is_shifted,
-    _joined,
-    _least,
-    _load_grad,
-    _of_lanes,
-    _score_gradient,
-    _terms,
-    _weighted,
-    _zeros,
+from .backward import TILES_PER_SUM
+from .gradients import (
+    gradient_terms,
+    is_shifted,
+    joined_sums,
+    least_of_row,
+    load_upstream,
+    score_gradient,
+    seen,
+    sum_count,
+    sums_of_lanes,
+    weighted_sums,
+    wide_sum,
+    zero_sums,
 )
 from .views import across, exist, load_scores, part_indices, store_values
 
@@ -42,15 +43,15 @@ def sums_of(
     COMPUTE: tl.constexpr,
 ):
     """The shift of a stretch of a row and its sums, in float64; without a score it is infinite."""
-    FIELDS: tl.constexpr = _count(OUTPUT, PER_ROW)
-    SHIFTED: tl.constexpr = _is_shifted(OUTPUT, PER_ROW)
-    WEIGHTED: tl.constexpr = _weighted(OUTPUT, PER_ROW) if SHIFTED else 0
-    total = _zeros((1,), FIELDS, tl.float64)
+    FIELDS: tl.constexpr = sum_count(OUTPUT, PER_ROW)
+    SHIFTED: tl.constexpr = is_shifted(OUTPUT, PER_ROW)
+    WEIGHTED: tl.constexpr = weighted_sums(OUTPUT, PER_ROW) if SHIFTED else 0
+    total = zero_sums((1,), FIELDS, tl.float64)
     total_shift = tl.full((1,), float("inf") if SHIFTED else 0.0, COMPUTE)
     BLOCK: tl.constexpr = REPEATS * LANES
     tiles = (last - first + (BLOCK - 1)) // BLOCK
     for group in range(0, tiles, TILES_PER_SUM):
-        of_lanes = _zeros((REPEATS, 1, LANES, 1), FIELDS, COMPUTE)
+        of_lanes = zero_sums((REPEATS, 1, LANES, 1), FIELDS, COMPUTE, wide_sum(OUTPUT, PER_ROW))
         shifts = tl.full((REPEATS, 1, LANES, 1), float("inf") if SHIFTED else 0.0, COMPUTE)
         for tile in range(group, tl.minimum(group + TILES_PER_SUM, tiles)):
             index = part_indices(first + tile * BLOCK, 0, REPEATS, LANES, 1)
@@ -58,10 +59,8 @@ def sums_of(
             r = load_scores(call, outer, inner, index, inside, LARGEST, 1, COMPUTE)
             g = tl.zeros_like(r)
             if OUTPUT != "threshold":
-                g, _ = _load_grad(grad, outer, inner, index, inside, r, 1, OUTPUT)
-            v, is_live = _exponents(r, rows)
-            g = tl.where(is_live, g, 0.0)
-            distance = tl.where(is_live, tl.abs(v), float("inf"))
+                g, _ = load_upstream(grad, outer, inner, index, inside, r, 1, OUTPUT)
+            g, v, distance = seen(r, g, rows, OUTPUT, COMPUTE)
             shift = shifts
             kept = shifts
             w = distance
@@ -73,19 +72,19 @@ def sums_of(
                 w = tl.exp2(anchor - distance)
             else:
                 w = tl.exp2(-distance)
-            terms = _terms(w, g, v, OUTPUT, PER_ROW)
-            of_lanes = _joined(of_lanes, terms, kept, WEIGHTED)
+            terms = gradient_terms(w, g, v, r, rows, OUTPUT, PER_ROW)
+            of_lanes = joined_sums(of_lanes, terms, kept, WEIGHTED)
             shifts = shift
         nearest = total_shift
         kept_all = tl.full((1,), 1.0, tl.float64)
         factors = tl.full((REPEATS, 1, LANES, 1), 1.0, tl.float64)
         if SHIFTED:
-            nearest = tl.minimum(total_shift, _least(shifts))
+            nearest = tl.minimum(total_shift, least_of_row(shifts))
             anchor_all = tl.where(nearest < float("inf"), nearest, 0.0)
             kept_all = tl.exp2(anchor_all - total_shift).to(tl.float64)
             factors = tl.exp2(across(anchor_all) - shifts).to(tl.float64)
-        of_tile = _of_lanes(of_lanes, factors, WEIGHTED)
-        total = _joined(total, of_tile, kept_all, WEIGHTED)
+        of_tile = sums_of_lanes(of_lanes, factors, WEIGHTED)
+        total = joined_sums(total, of_tile, kept_all, WEIGHTED)
         total_shift = nearest
     return total_shift.to(tl.float64), total
 
@@ -116,6 +115,6 @@ def write_gradients(
         r = load_scores(call, outer, inner, index, inside, LARGEST, 1, COMPUTE)
         g = tl.zeros_like(r)
         if OUTPUT != "threshold":
-            g, _ = _load_grad(grad, outer, inner, index, inside, r, 1, OUTPUT)
-        d = _score_gradient(r, g, of_row, rows, LARGEST, OUTPUT, COMPUTE)
+            g, _ = load_upstream(grad, outer, inner, index, inside, r, 1, OUTPUT)
+        d = score_gradient(r, g, of_row, rows, LARGEST, OUTPUT, COMPUTE)
         store_values(out, outer, inner, index, inside, d, 1)

@@ -12,9 +12,10 @@ from torch import Tensor
 from ..common import compute_dtype
 from ..layout import groups
 from ..shards import GRADIENT_COLUMNS, Answers, Totals
-from .backward import SUMS, sums_backward
+from .backward import sums_backward
 from .config import LongBackwardPlan, power_of_two
 from .device import on_device
+from .gradients import SUMS
 from .launch import _along, _rows, _width
 from .shard_write import (
     Found,

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from .backward import (
+from .gradients import (
     Gradients,
-    _count,
-    _load_grad,
-    _score_gradient,
-    _threshold_of,
-    _weighted,
+    load_upstream,
+    score_gradient,
+    sum_count,
+    threshold_of,
+    weighted_sums,
 )
 from .mask import _any_log, any_mask, hard_mask, is_in_limit, soft_mask, ties_in
 from .numbers import LN2, any_row
@@ -211,9 +211,9 @@ def write_pieces(
 def _added(place, is_part, factor, is_live, OUTPUT: tl.constexpr):
     """The sums of all programs, those of weights relative to one shift."""
     total = ()
-    for i in tl.static_range(_count(OUTPUT, True)):
+    for i in tl.static_range(sum_count(OUTPUT, True)):
         own = tl.load(place + 1 + i, mask=is_part, other=0.0)
-        if i < _weighted(OUTPUT, True):
+        if i < weighted_sums(OUTPUT, True):
             own = own * factor
         total = total + (tl.where(is_live, tl.sum(own, 0), 0.0),)  # type: ignore[assignment]
     return total
@@ -244,7 +244,7 @@ def add_gradient_sums(
     """
     row = tl.zeros((1,), tl.int64) + tl.program_id(0)
     outer, inner = coordinates(call, row, row_count)
-    rows = _threshold_of(call, threshold, row, row_count, outer, inner, COMPUTE)
+    rows = threshold_of(call, threshold, row, row_count, outer, inner, COMPUTE)
     number = tl.arange(0, SUM_LANES)
     is_part = number < programs
     place = parts + (row * programs + number) * GRADIENT_COLUMNS
@@ -301,7 +301,7 @@ def write_gradient_pieces(
     row_number = (tl.program_id(0) // pieces).to(tl.int64)
     row = tl.zeros((1,), tl.int64) + row_number
     outer, inner = coordinates(call, row, row_count)
-    rows = _threshold_of(call, threshold, row, row_count, outer, inner, COMPUTE)
+    rows = threshold_of(call, threshold, row, row_count, outer, inner, COMPUTE)
     mean = tl.load(level + row)
     least = tl.load(shift + row)
     if OUTPUT != "mask":
@@ -315,6 +315,6 @@ def write_gradient_pieces(
         index = part_indices(start, part, REPEATS, LANES, WIDTH)
         inside = exist(index, call.n, WIDTH)
         r = load_scores(call, outer, inner, index, inside, LARGEST, WIDTH, COMPUTE)
-        g, _ = _load_grad(grad, outer, inner, index, inside, r, WIDTH, OUTPUT)
-        d = _score_gradient(r, g, of_row, rows, LARGEST, OUTPUT, COMPUTE)
+        g, _ = load_upstream(grad, outer, inner, index, inside, r, WIDTH, OUTPUT)
+        d = score_gradient(r, g, of_row, rows, LARGEST, OUTPUT, COMPUTE)
         store_values(out, outer, inner, index, inside & across(row >= 0), d, WIDTH)

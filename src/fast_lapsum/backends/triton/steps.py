@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import triton.language as tl
 
-from .backward import SUMS, scores_backward, sums_backward, tile_backward
+from .backward import scores_backward, sums_backward, tile_backward
 from .config import (
     SAMPLE,
     LongBackwardPlan,
@@ -23,6 +23,7 @@ from .config import (
 )
 from .device import team_size
 from .forward import tile_forward
+from .gradients import SUMS
 from .long_rows import long_forward
 from .shared_rows import gather_rows, place_rows, solve_rows, write_rows
 from .team import LINES
