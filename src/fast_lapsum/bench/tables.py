@@ -35,7 +35,7 @@ def environment_table(environment: dict[str, Any], sources: str | None = None) -
     backend = environment["cpu_backend"]
     rows = {
         "version": environment["fast_lapsum"],
-        "commit": environment["commit"] or "not in a git checkout",
+        "commit": environment["commit"] or "none: installed, not run from a checkout",
         **({} if sources is None else {"sources": sources}),
         "Python": environment["python"],
         "torch": environment["torch"],

@@ -1,6 +1,6 @@
 """The whole gradient of relu(r) g where the gate g is a mask of the scores r themselves.
 
-The gate is sent c = w relu(r) of an upstream gradient w. With phi and q of backward.py
+The gate is sent c = w relu(r) of an upstream gradient w. With phi and q of gradients.py
 
     d r = w g [r > 0] + (phi / t) (c - <c, q>)
 

@@ -1,4 +1,4 @@
-"""Gradients of rows of several lengths: the formulas of backward.py, the classes of ragged.py."""
+"""Gradients of rows of several lengths: the formulas of gradients.py, the classes of ragged.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradients of a stretch of a row, by one program: sums over it (backward.py), and what is written.
+"""Gradients of a stretch of a row, by one program: its sums (gradients.py), and what is written.
 
 The sums are those of sums_backward, where programs take turns at the tiles of a row instead.
 """

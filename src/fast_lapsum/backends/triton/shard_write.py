@@ -1,4 +1,4 @@
-"""A rank's part of masks and gradients, once all ranks know the thresholds; see backward.py.
+"""A rank's part of masks and gradients, once all ranks know the thresholds; see gradients.py.
 
 Every program takes a piece of a row. Of scores that are tied with the boundary of a hard mask the
 first ones are taken: where there are more of them on this rank than it may take, they are counted
@@ -240,7 +240,7 @@ def add_gradient_sums(
 ):
     """A rank's sums for the gradients of a row, from those of its programs, in their order.
 
-    Theirs are of 2^-|v| (see backward.py), and exponents of a rank's are natural.
+    Theirs are of 2^-|v| (see gradients.py), and exponents of a rank's are natural.
     """
     row = tl.zeros((1,), tl.int64) + tl.program_id(0)
     outer, inner = coordinates(call, row, row_count)
