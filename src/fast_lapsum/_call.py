@@ -184,9 +184,9 @@ def sample(call: Call, generator: torch.Generator | None = None) -> Tensor:
     """A random mask, rows still last."""
     call, settings = call.detach(), call.settings
     scores, k, t = call.scores, settings.budget_number, settings.temperature_number
-    start = torch.rand(
-        scores.shape[:-1], generator=generator, device=scores.device, dtype=row_dtype(scores)
-    )
+    # Named even as None it would need a shape that is known, which a graph's may not be.
+    by: dict[str, Any] = {} if generator is None else {"generator": generator}
+    start = torch.rand(scores.shape[:-1], device=scores.device, dtype=row_dtype(scores), **by)
     operator: Any = _selection_ops.sample_topk
     if not _autograd.is_plain(scores):
         operator = _ops.operator("sample_topk", k, t)

@@ -158,7 +158,7 @@ class SoftPermutation:
         moved = values.movedim(self.dim, -1)  # rows, columns, n, but for the number of dimensions
         outer = moved.shape[:-1]
         columns = math.prod(values.shape[dims:])
-        given = moved.reshape(len(nodes.scores), columns, self.shape[self.dim])
+        given = moved.reshape(nodes.scores.shape[0], columns, self.shape[self.dim])
         found = self._rows(given.to(nodes.scores.dtype))
         return found.view(*outer, -1).to(values.dtype).movedim(-1, self.dim)
 

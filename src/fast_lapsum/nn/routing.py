@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -121,4 +122,4 @@ def _flat(of_tokens: Tensor) -> Tensor:
     """With one dimension for all tokens."""
     if of_tokens.dim() == 2:
         return of_tokens
-    return of_tokens.reshape(of_tokens.shape[:-1].numel(), of_tokens.shape[-1])
+    return of_tokens.reshape(math.prod(of_tokens.shape[:-1]), of_tokens.shape[-1])
