@@ -7,6 +7,7 @@ import torch
 
 from cases import assert_budget, generator
 from fast_lapsum import reference, soft_topk
+from fast_lapsum.backends.cpu import kernel
 
 
 def _clusters(n: int, count: int, distance: float, width: float) -> torch.Tensor:
@@ -53,3 +54,39 @@ def test_a_band_taken_over_from_another_row(n: int, dtype: torch.dtype) -> None:
             torch.testing.assert_close(
                 p.double(), reference.soft_topk(batch, k, t), rtol=0, atol=2e-6
             )
+
+
+def _readings(row: torch.Tensor, k: float, t: float, output: str) -> int:
+    """How often a call reads a row."""
+    found = torch.zeros(1, dtype=torch.int64)
+    given = (row[None], None, k, None, t, None, None, True, output, row.dtype)
+    kernel.forward(*given, found)
+    return int(found)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("n", [1500, 20_000, 70_000, 300_000, 1_000_000])
+def test_two_readings_are_enough_in_the_middle_of_a_row(n: int, dtype: torch.dtype) -> None:
+    """The band is widest there, and always has room."""
+    for row in (
+        torch.randn(n, generator=generator(1)).abs(),
+        torch.rand(n, generator=generator(2)),
+    ):
+        for output, most in (("mask", 3), ("hard", 4)):
+            for t in (1e-4, 0.01):
+                assert _readings(row.to(dtype), n / 2, t, output) <= most
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("n", [16_384, 300_000])
+def test_ties_that_no_band_has_room_for(n: int, dtype: torch.dtype) -> None:
+    """A few scores stand out of equal ones, as in sparse activations; k is more than they are."""
+    row = torch.zeros(n, dtype=dtype)
+    for several in (0, 5, n // 500, n // 20):
+        row[:several] = torch.arange(1, several + 1, dtype=dtype)
+        for k in (1, several + 1, several + 30, n // 2, n - 1):
+            for side in (1, -1):
+                readings = _readings(side * row, k, 0.0, "hard")
+                assert readings <= 6, (several, k, side, readings)
+                found = reference.hard_row(side * row.double(), k)
+                assert torch.equal(soft_topk(side * row, k, 0.0, hard=True).double(), found)

@@ -66,7 +66,7 @@ bool select_rank(Row<T>& row, const Places& places, int64_t rank, Boundary* out)
         Counts outside;
         int64_t inside = 0;
         const auto counts = [=](const T* r, int64_t n) { return counts_chunk(r, n, lower, upper); };
-        const bool is_gathered = gather_band(row, lower, upper, row.n / 32 + 4096, counts,
+        const bool is_gathered = gather_band(row, lower, upper, most_in_band(row.n), counts,
                                              &outside, &inside, band);
         if (outside.above + outside.below + inside != row.n) return false;
         if (outside.above >= rank) {
@@ -85,8 +85,17 @@ bool select_rank(Row<T>& row, const Places& places, int64_t rank, Boundary* out)
         } else {
             floor = lower;
             ceiling = upper;
-            lower = middle_float(lower, upper);
-            if (lower == floor) lower = upper;
+            std::vector<T> between;
+            std::copy_if(sample.begin(), sample.end(), std::back_inserter(between),
+                         [=](T score) { return score >= floor && score <= ceiling; });
+            if (between.empty()) {
+                lower = middle_float(lower, upper);
+                if (lower == floor) lower = upper;
+            } else {  // one that many scores may equal, and half of the others are on either side
+                const auto middle = between.begin() + std::ptrdiff_t(between.size() / 2);
+                std::nth_element(between.begin(), middle, between.end());
+                lower = upper = *middle;
+            }
         }
     }
 }

@@ -14,6 +14,10 @@ int64_t sample_size(int64_t n) {
     return std::max<int64_t>(int64_t(std::cbrt(double(n)) * std::cbrt(double(n))), 128);
 }
 
+// Scores that are gathered. In the middle of a row the band holds 4 n^(2/3) of them where they lie
+// evenly, and at most that is n / 16 beside these 8,192.
+int64_t most_in_band(int64_t n) { return n / 16 + 8192; }
+
 // Where the scores of a sample are: the same places in every row of a call. Jittered strata, one
 // score from each, at a place that a hash of the stratum chooses: a fixed stride would see only one
 // phase of a periodic input.

@@ -19,7 +19,7 @@ bool solve_in_band(Row<T>& row, Bracket<T> bracket, T guess, double k, double t,
     const auto tails = [=](const T* r, int64_t n) {
         return tails_chunk(r, n, lower, upper, lower, upper, inverse);
     };
-    if (!gather_band(row, lower, upper, row.n / 32 + 8192, tails, &outside, &inside, band))
+    if (!gather_band(row, lower, upper, most_in_band(row.n), tails, &outside, &inside, band))
         return false;
     Band<T> source{band.data(), inside, outside, lower, upper, t};
     if (bracket.is_guess) {
