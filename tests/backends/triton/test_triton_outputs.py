@@ -16,7 +16,7 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 
 from fast_lapsum import reference
 from fast_lapsum.backends.torch import entry as plain
-from fast_lapsum.backends.triton import launch
+from fast_lapsum.backends.triton import config, launch
 from fast_lapsum.backends.triton.config import TeamPlan
 from interpreting import Plans, backward, forward, normal, poison, tier
 
@@ -166,6 +166,15 @@ def test_thresholds_of_long_rows_are_read_in_every_pass() -> None:
         plan = launch._plan(n, rows, 4, 4, 132, "threshold")
         assert isinstance(plan, TeamPlan)
         assert plan.length
+
+
+def test_no_chunk_is_too_long_for_places_of_32_bits() -> None:
+    """As of one long row at many temperatures, which needs no more memory than the row."""
+    for rows in (1, 65, 10_000):
+        for n in (2**31 - 5, 2**33, 2**36 + 1):
+            plan = config.reading_plan(n, rows, 2, 8)
+            assert plan.length + plan.block < 2**31
+            assert plan.chunks * plan.length >= n
 
 
 def test_hard_masks_at_zero_temperature(tier: tuple[Plans, int]) -> None:

@@ -1,4 +1,4 @@
-"""Which kernel takes rows of a shape, and how it is launched: the one table of sizes.
+"""Which kernel takes rows of one length, and how it is launched: a table of sizes.
 
 A plan depends on the shape of a call, because the bits of a result depend on the plan. The number
 of teams at work at a time is the device's, and bits do not depend on it. One thing does: whether
@@ -23,6 +23,8 @@ BLOCKS_BACKWARD = ((2048, 2, None), (4096, 4, None), (16384, 8, None), (65536, 1
 #: A team's programs, all rows together, are about so many: what a large device has room for.
 PROGRAMS = 128
 LEAST_CHUNK = 1024
+#: Where a block begins in its chunk is a number of 32 bits.
+LONGEST_CHUNK = 1 << 30
 #: Rows that no team holds are read in every pass if they have so many bytes in all: what the cache
 #: of a large device keeps. Longer ones are read twice.
 CACHED_BYTES = 48 << 20
@@ -219,7 +221,7 @@ def reading_plan(n: int, row_count: int, itemsize: int, width: int) -> TeamPlan:
     """How rows are read by several programs each in every pass."""
     warps = 32
     block = 32 * warps * 64 // itemsize
-    chunks = max(1, PROGRAMS // row_count)
+    chunks = max(1, PROGRAMS // row_count, -(-n // LONGEST_CHUNK))
     length = -(-n // (chunks * block)) * block
     return TeamPlan(block, -(-n // length), warps, width, registers=64, length=length)
 

@@ -1,4 +1,4 @@
-"""Segments that are too long for one program: teams share them, in one launch after all others.
+"""Segments, and rows with lengths, too long for one program: teams share them, in a last launch.
 
 The host does not know how many there are, only how many there may be. The launch that looks at long
 rows gives each a slot (:func:`take_slot`): its number in a table, and words for its team. A last

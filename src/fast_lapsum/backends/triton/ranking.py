@@ -340,7 +340,7 @@ def place_ranks(
         if tl.load(nodes + begin - 1) == wanted:  # ties that began in an earlier chunk
             high = begin
     while low < high:
-        middle = (low + high) // 2
+        middle = low + (high - low) // 2
         is_below = tl.load(nodes + middle) < wanted
         low = tl.where(is_below, middle + 1, low)
         high = tl.where(is_below, high, middle)

@@ -90,6 +90,8 @@ def forward_steps(
 
 
 def _overlapping(step: Step, place: int, overlap: bool) -> Step:
+    # The first one waits for all of the launch before it, which may be what makes the scores: later
+    # ones may read scores before they wait.
     options = step.options | ({"launch_pdl": True} if overlap and place else {})
     return step._replace(constants=step.constants | {"OVERLAP": overlap}, options=options)
 
@@ -206,7 +208,8 @@ def _shared(
     few = {"SAMPLE": min(plan.sample, SAMPLE), "RUN": plan.run}  # to tell what score is common
     lists = {"LISTED": plan.listed, "LANES": plan.lanes}
     wider = plan.gather_warps // plan.warps  # lists of more threads are shorter
-    # Or chunks and their lists would overlap.
+    # Chunks must not overlap, nor their lists. A part of a list has listed * lanes scores: as many
+    # where lists are written as where they are read.
     assert plan.listed % wider == plan.gather_warps % plan.warps == 0
     steps_of = (plan.read * wider, plan.read_again, plan.listed, plan.written * plan.width)
     assert not any(plan.length % (plan.lanes * step) for step in steps_of)
