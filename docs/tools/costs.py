@@ -194,10 +194,21 @@ def _cliffs() -> str:
     )
 
 
+def _layers() -> str:
+    return _section(
+        "Layers on a GPU",
+        "Milliseconds of the device, forward, beside the usual way to the same choice.\n"
+        "[Layers](layers/index.md#what-they-cost) says what that is, and which limits there are.",
+        "cuda/layers.json",
+        "fast-lapsum bench layers --device cuda",
+        marked_parts.layer_tables(),
+    )
+
+
 def page() -> str:
     """The page, as the results files have it."""
     parts = [HEAD, _cpu(), _gpu(), _gpu_parts(), _functions("CPU")]
-    parts += [_functions("GPU"), _compiled("CPU"), _compiled("GPU"), _cliffs()]
+    parts += [_functions("GPU"), _layers(), _compiled("CPU"), _compiled("GPU"), _cliffs()]
     return "\n".join(parts)
 
 

@@ -24,6 +24,8 @@ def _reference(found: re.Match[str]) -> str:
 def to_markdown(text: str) -> str:
     """Formulas between dollars, references as links, and examples as code that was run."""
     text = re.sub(r"^( *)Example:$", r"\1Examples:", text, flags=re.MULTILINE)
+    # What stands before the first colon there would be taken for a type; here that is a sentence.
+    text = re.sub(r"^( *Returns:\n *)(?=\S)", r"\1: ", text, flags=re.MULTILINE)
     text = re.sub(r"^( *)\.\. math:: (.*)$", r"\1$$\n\1\2\n\1$$", text, flags=re.MULTILINE)
     text = re.sub(r":math:`([^`]*)`", r"$\1$", text)
     return re.sub(r":(?:func|class|meth|mod):`([^`]*)`", _reference, text)

@@ -236,10 +236,8 @@ def _one_rank() -> str:
 
 
 def _layers() -> str:
-    """Layers and the usual ways, eager and compiled, forward and backward."""
+    """What layers take of the usual ways' time, eager and compiled, forward and backward."""
     results = load("cuda/layers.json")
-    names = (LAYER + BOTH, USUAL + BOTH, COMPILED + BOTH, USUAL_COMPILED + BOTH)
-    forward = _named(results, (LAYER, USUAL, COMPILED, USUAL_COMPILED))
     pairs = {"eager": (LAYER, USUAL), "compiled": (COMPILED, USUAL_COMPILED)}
     heads = [f"{name}, {both}" for name in pairs for both in ("forward", "forward and backward")]
     shares = ["| of the usual way's time | " + " | ".join(heads) + " |", "|---|" + "---:|" * 4]
@@ -253,10 +251,20 @@ def _layers() -> str:
     held = limits_kept([line for case in results["cases"] for line in case["lines"]])
     table = "\n".join(shares)
     return (
-        f"Milliseconds of the device, forward ({environment_of(results)}):\n\n{forward}\n"
-        f"And forward and backward:\n\n{_named(results, names)}\n"
-        f"Of the device, over all shapes:\n\n{table}\n\n{held}.\n\n"
-        f"By the clock of a caller, forward and backward:\n\n{_named(results, names, 'wall')}"
+        f"Of the device, over all shapes ({environment_of(results)}):\n\n{table}\n\n"
+        f"{held}, of all layers.\n"
+    )
+
+
+def layer_tables() -> str:
+    """The times themselves, of every shape."""
+    results = load("cuda/layers.json")
+    names = (LAYER + BOTH, USUAL + BOTH, COMPILED + BOTH, USUAL_COMPILED + BOTH)
+    forward = _named(results, (LAYER, USUAL, COMPILED, USUAL_COMPILED))
+    return (
+        f"{forward}\nForward and backward together:\n\n{_named(results, names)}\n"
+        "The same calls from Python, one after the other, in wall time:\n\n"
+        + _named(results, names, "wall").rstrip()
     )
 
 

@@ -209,7 +209,8 @@ def attention() -> Any:
     generator = torch.Generator().manual_seed(3)
     scores, products = torch.randn(2, queries, queries, generator=generator)
     bias = SparseAttentionBias(k, temperature=0.5)
-    figure, panels = plt.subplots(1, 3, figsize=(7.2, 2.7), sharey=True)
+    # Squares that fill the width: with less height their titles would be cut off.
+    figure, panels = plt.subplots(1, 3, figsize=(7.2, 3.0), sharey=True)
     training, inference = bias(scores), bias.eval()(scores)
     for axes, shown, title in (
         (panels[0], training.exp(), "p in training"),
