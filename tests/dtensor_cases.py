@@ -20,7 +20,15 @@ from torch.distributed.tensor import (
 )
 
 from cases import normal
-from fast_lapsum import log_soft_topk, soft_topk, soft_topk_list, threshold
+from fast_lapsum import (
+    hard_topk_mask,
+    log_soft_topk,
+    sample_topk,
+    select_topk,
+    soft_topk,
+    soft_topk_list,
+    threshold,
+)
 from fast_lapsum.nn import SoftTopK
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -194,6 +202,9 @@ def errors(rank: int) -> dict[str, str]:
         "lengths": lambda: threshold(x, 1, lengths=torch.ones(6, dtype=torch.int64)),
         "over": lambda: soft_topk(x, 12),
         "solver": lambda: soft_topk(x, 1, solver="bisect"),
+        "select": lambda: select_topk(x, 2),
+        "hard mask": lambda: hard_topk_mask(x, 2),
+        "sample": lambda: sample_topk(x, 2),
         "list": lambda: soft_topk_list([x, torch.ones(3)], 2),
         "list partial": lambda: soft_topk_list([x, partial], 2),
         "list meshes": lambda: soft_topk_list([x, k], 2),

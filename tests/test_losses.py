@@ -105,6 +105,19 @@ def test_left_out_classes_are_no_labels() -> None:
     assert scores.grad.isfinite().all()
 
 
+@pytest.mark.parametrize("p_k", [[0.0, 0.5, 0.5], [0.5, 0.5], [0.0, 1.0]], ids=str)
+def test_a_label_that_is_left_out_spoils_no_gradient(p_k: list[float]) -> None:
+    scores, target = normal(3, 6), torch.tensor([2, 4, 1])
+    scores[0, 2] = -math.inf
+    loss, leaf = TopKCrossEntropyLoss(p_k, 0.5, reduction="none"), scores.requires_grad_()
+    found = loss(leaf, target)
+    assert found[0] == math.inf
+    (grad,) = torch.autograd.grad(found.sum(), leaf)
+    assert not grad.isnan().any()
+    (others,) = torch.autograd.grad(loss(leaf[1:], target[1:]).sum(), leaf)
+    torch.testing.assert_close(grad[1:], others[1:])
+
+
 def test_many_classes_in_a_graph_under_autocast(fresh_compiler: None) -> None:
     loss = TopKCrossEntropyLoss(P_K, 0.5)
     scores, labels = normal(4, 1000, dtype=torch.bfloat16), torch.arange(4)
@@ -228,6 +241,33 @@ def test_rows_without_an_order_are_passed_over() -> None:
     assert prediction.grad is not None
     assert prediction.grad.isfinite().all()
     assert (prediction.grad[:2] == 0).all()
+
+
+@pytest.mark.parametrize(
+    "t", [1.0, torch.tensor(1.0, requires_grad=True)], ids=["number", "learned"]
+)
+def test_rows_whose_ranks_differ_by_rounding_alone_are_passed_over(t: Any) -> None:
+    prediction = torch.tensor([[1e-17, 2e-17, 3e-17], [1.0, 2.0, 3.0]], requires_grad=True)
+    target = torch.tensor([[1.0, 2.0, 3.0], [1.0, 3.0, 2.0]])
+    loss = spearman_loss(prediction, target, t)
+    torch.testing.assert_close(loss, spearman_loss(prediction[1:], target[1:], t))
+    (grad,) = torch.autograd.grad(loss, prediction)
+    assert (grad[0] == 0).all()
+    assert grad[1].isfinite().all()
+
+
+@pytest.mark.parametrize("shape", [(3, 0), (3, 1), (0, 4)])
+def test_rows_too_short_for_an_order_are_passed_over(shape: tuple[int, ...]) -> None:
+    scores = torch.ones(shape, requires_grad=True)
+    assert spearman_loss(scores, scores.detach()).isnan()
+    each = spearman_loss(scores, scores.detach(), reduction="none")
+    assert torch.equal(each, torch.zeros(shape[0]))
+    each.sum().backward()
+
+
+def test_a_nan_among_predictions_is_seen() -> None:
+    prediction = torch.tensor([[1.0, math.nan, 2.0]])
+    assert spearman_loss(prediction, torch.arange(3.0)[None]).isnan()
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.bool])

@@ -427,6 +427,25 @@ def test_what_is_no_module_is_named() -> None:
         soften("x", density=0.1)  # type: ignore[arg-type]
 
 
+def test_names_that_are_no_strings_are_named() -> None:
+    names: Any
+    for names, says in (
+        (0.1, r"names must be strings, got 0\.1: did you mean density=0\.1\?"),
+        ([0.1], r"names must be strings, got 0\.1 among them"),
+        (torch.nn.ReLU(), r"names must be strings, got ReLU"),
+        ("0.weight", r"names must be a list of names of parameters, got the string '0.weight'"),
+    ):
+        with pytest.raises(TypeError, match=says):
+            soften(_model(), names, 0.5)
+
+
+def test_a_module_without_weights_is_named() -> None:
+    with pytest.raises(
+        ValueError, match=r"module must have a parameter that is called weight .*ReLU"
+    ):
+        soften(torch.nn.ReLU(), density=0.1)
+
+
 def test_parameters_that_two_modules_share_are_named() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
     model[1].weight = model[0].weight

@@ -191,7 +191,7 @@ def threshold_vjp(row: Row, grad: Tensor) -> Gradients:
     """Gradients of <grad, lo>, one number per row; hi is a constant beside it."""
     grad = grad[..., None].to(row.u.dtype)
     return (
-        row.settle(row.side * grad * row.q),
+        row.settle(row.only_live(row.side * grad * row.q)),  # where grad is no number, too
         row.settle_rows(-grad * row.t * row.inverse_density),
         row.settle_rows(-grad * row.mean_u),
     )

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ._arguments import check_flag
 from ._ranking_call import Number, check_one_dim, given_temperature
-from ._ranking_formulas import decayed_sums, sorted_nodes, spoil
+from ._ranking_formulas import decayed_sums, nothing_of, sorted_nodes, spoil
 from .backends.common import compute_dtype
 from .backends.torch import ranking_entry as plain
 
@@ -55,6 +55,8 @@ def places_of(nodes: plain.Nodes) -> Places:
     low, up = (place - 1).clamp(min=0), place.clamp(max=n - 2)
     under = scores.gather(-1, found.rank.gather(-1, low).clamp(max=n - 1))
     over = scores.gather(-1, (found.rank.gather(-1, up) - 1).clamp(min=0))
+    # Where there is no such threshold the distance is not used: it must not be infinite below 0.
+    under, over = torch.where(place > 0, under, scores), torch.where(place < n - 1, over, scores)
     to_low = torch.where(place > 0, found.above.gather(-1, low) + nodes.spread(under, scores), 0.0)
     to_up = torch.where(place < n - 1, found.below.gather(-1, up) + nodes.spread(scores, over), 0.0)
     stays_low = torch.where(place > 0, -torch.expm1(-to_low), 1.0)
@@ -153,7 +155,7 @@ class SoftPermutation:
         if not values.is_floating_point():
             raise TypeError(f"values must hold floating-point numbers, got {values.dtype}")
         if not values.numel():
-            return values.clone()
+            return values + self._nothing().to(values.dtype)
         nodes = self._nodes
         moved = values.movedim(self.dim, -1)  # rows, columns, n, but for the number of dimensions
         outer = moved.shape[:-1]
@@ -172,12 +174,18 @@ class SoftPermutation:
         scores = self._nodes.scores
         eye = torch.eye(n, dtype=scores.dtype, device=scores.device)
         found = self._rows(eye.expand(len(scores), n, n)) if n else scores[:, None]
+        found = found if found.numel() else found + self._nothing()
         return found.view(*outer, n, n).to(self._dtype)
 
     def _rows(self, values: Tensor) -> Tensor:
         """Values moved, [rows, columns, n]."""
         found = self._from_places(values) if self._is_transposed else self._to_places(values)
+        found = found if self._places is not None else found + self._nothing()
         return spoil(found, self._nodes)
+
+    def _nothing(self) -> Tensor:
+        """0, by which what is the same for all scores is a function of them."""
+        return nothing_of(self._nodes.scores, self._nodes.temperature)
 
     def _to_places(self, values: Tensor) -> Tensor:
         """sum_i P_ij v_i at place j."""

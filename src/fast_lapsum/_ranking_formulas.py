@@ -70,7 +70,7 @@ def soft_rank(
 ) -> Tensor:
     """Soft ranks in the shape of the scores."""
     if not scores.numel():
-        return scores.to(compute_dtype(scores.dtype))
+        return _empty(scores, temperature, scores.shape)
     nodes, order = sorted_nodes(scores, temperature, mask, descending)
     ranks = spoil(plain.ranks_in_order(nodes), nodes, mask is not None)
     placed = torch.zeros_like(ranks).scatter(-1, order, ranks)
@@ -82,7 +82,8 @@ def soft_thresholds(
 ) -> Tensor:
     """b at every mass, [..., m]; without masses those of a sort."""
     if not scores.numel():
-        return scores.to(compute_dtype(scores.dtype))
+        m = scores.shape[-1] if masses is None else len(masses)
+        return _empty(scores, temperature, (*scores.shape[:-1], m))
     nodes, _ = sorted_nodes(scores, temperature, None, descending)
     if masses is None:
         index = torch.arange(scores.shape[-1], dtype=nodes.scores.dtype, device=scores.device)
@@ -90,6 +91,20 @@ def soft_thresholds(
     b = spoil(plain.thresholds_in_order(nodes, masses[None]).b, nodes)
     b = -b if descending else b
     return b.to(compute_dtype(scores.dtype)).view(*scores.shape[:-1], len(masses))
+
+
+def _empty(scores: Tensor, temperature: Tensor | float, shape: tuple[int, ...]) -> Tensor:
+    """A result without numbers, as a function of both."""
+    dtype = compute_dtype(scores.dtype)
+    return scores.new_zeros(shape, dtype=dtype) + nothing_of(scores, temperature).to(dtype)
+
+
+def nothing_of(scores: Tensor, temperature: Tensor | float) -> Tensor:
+    """0 as a function of both, with derivatives of 0, whatever they hold."""
+    nothing = scores.reshape(-1)[:0].square().sum()
+    if isinstance(temperature, Tensor):
+        nothing = nothing + temperature.reshape(-1)[:0].square().sum()
+    return nothing
 
 
 def spoil(values: Tensor, nodes: plain.Nodes, is_masked: bool = False) -> Tensor:

@@ -13,7 +13,7 @@ from ._arguments import Dim, check_mask, check_number, check_scores, check_whole
 from ._autograd import is_plain
 from ._call import Number
 from .functional import log_soft_topk, soft_topk
-from .ranking import given_target, soft_rank, spearman
+from .ranking import correlation, soft_rank
 
 __all__ = [
     "TopKCrossEntropyLoss",
@@ -197,8 +197,8 @@ def soft_ndcg(
     .. math:: \sum_i \frac{g_i}{\log_2(1 + R_i)} \Big/ \sum_j \frac{g_{(j)}}{\log_2(1 + j)}
 
     R are the soft ranks of the scores, 1 for the largest, and :math:`g_{(j)}` the gains in falling
-    order. Where ``k`` is given, gains count in the measure of being among the first k, by the soft
-    mask, and the ideal order has its first k gains.
+    order. Where ``k`` is given, each gain is weighted by its candidate's value in the soft mask of
+    the first k, and the ideal order has its first k gains alone.
 
     Args:
         scores: of the candidates.
@@ -252,7 +252,8 @@ def spearman_loss(
     """One less Spearman's rank correlation, by the soft ranks of the predictions.
 
     0 for predictions in the order of the targets, 2 for the opposite order. A row whose targets or
-    predictions are all equal has no correlation, and is passed over.
+    predictions are all equal has no correlation, and is passed over. So is one whose soft ranks
+    differ by no more than rounding, see :func:`~fast_lapsum.spearman`. The mean of no rows is NaN.
 
     Args:
         prediction: scores.
@@ -270,21 +271,8 @@ def spearman_loss(
         >>> spearman_loss(torch.tensor([0.7, 0.5, 0.1]), target, temperature=0.01)
         tensor(2.)
     """
-    check_scores(prediction, dim)
-    target = given_target(target, prediction)
-    flat = torch.stack([_is_constant(one.detach(), dim) for one in (prediction, target)]).any(0)
-    # Any order in place of none: the gradient of 0 / 0 would be NaN where it is passed over, too.
-    ramp = torch.arange(prediction.shape[dim], device=prediction.device)
-    ramp = ramp.reshape(-1, *(1,) * (prediction.dim() - dim % prediction.dim() - 1))
-    prediction, target = (
-        torch.where(flat.unsqueeze(dim), ramp.to(one.dtype), one) for one in (prediction, target)
-    )
-    correlation = spearman(prediction, target, temperature, dim=dim)
-    return _reduced(1 - correlation, ~flat, reduction)
-
-
-def _is_constant(values: Tensor, dim: int) -> Tensor:
-    return values.amax(dim) == values.amin(dim)
+    correlated, has_order = correlation(prediction, target, temperature, dim)
+    return _reduced(1 - correlated, has_order, reduction)
 
 
 def _check_tensor(name: str, value: object) -> None:
@@ -336,7 +324,12 @@ def _check_labels(target: Tensor, classes: int, ignore_index: int) -> None:
 
 def _summed(logs: list[Tensor]) -> Tensor:
     """The logarithm of a sum."""
-    return logs[0] if len(logs) == 1 else torch.stack(logs).logsumexp(0)
+    if len(logs) == 1:
+        return logs[0]
+    every = torch.stack(logs)
+    # Of a sum of zeros each has an even part: that of 0 / 0 would be NaN.
+    is_none = (every.detach() == -math.inf).all(0)
+    return torch.where(is_none, every.mean(0), every.masked_fill(is_none, 0).logsumexp(0))
 
 
 def _checked_reduction(reduction: str) -> str:

@@ -346,14 +346,15 @@ def _chosen_parameters(
 ) -> list[tuple[str, Module, str]]:
     """Name, module and attribute of every parameter to prune."""
     every = dict(module.named_parameters(remove_duplicate=False))
+    is_default = names is None
     if names is None:
         names = [
             name
             for name, value in every.items()
             if name.rpartition(".")[2] == "weight" and value.dim() > 1
         ]
-    elif isinstance(names, str):
-        raise TypeError(f"names must be a list of names of parameters, got the string {names!r}")
+    else:
+        names = _checked_names(names)
     found = []
     for name in dict.fromkeys(names):
         if name not in every:
@@ -369,7 +370,26 @@ def _chosen_parameters(
         found.append((name, module.get_submodule(path), attribute))
     if not found:
         _check_is_left(module)
+        if is_default:
+            raise ValueError(
+                "module must have a parameter that is called weight and has two dimensions or "
+                f"more, or names must be given, got {type(module).__name__} without one"
+            )
         raise ValueError("names must name at least one parameter, got none")
+    return found
+
+
+def _checked_names(names: Any) -> list[str]:
+    if isinstance(names, str):
+        raise TypeError(f"names must be a list of names of parameters, got the string {names!r}")
+    if isinstance(names, (int, float)):
+        raise TypeError(f"names must be strings, got {names!r}: did you mean density={names!r}?")
+    if not isinstance(names, Iterable):
+        raise TypeError(f"names must be strings, got {type(names).__name__}")
+    found = list(names)
+    for name in found:
+        if not isinstance(name, str):
+            raise TypeError(f"names must be strings, got {name!r} among them")
     return found
 
 

@@ -187,6 +187,8 @@ def spearman(
     At high temperatures ranks differ little from their mean, by about (r_i - mean) n / 2t. So they
     are computed of float64 copies of all scores, which takes the memory and the time of float64
     scores, and has seven digits up to a temperature of some 1e8 times the spread of the scores.
+    From some 1e15 times on, and 1e16 / n in long rows, ranks differ by no more than rounding, and
+    count as equal.
 
     Args:
         prediction: scores, as in :func:`soft_rank`.
@@ -203,13 +205,38 @@ def spearman(
         >>> spearman(prediction, torch.tensor([1.0, 2.0, 3.0]), temperature=0.01)
         tensor(0.5000)
     """
+    found, has_order = correlation(prediction, target, temperature, dim)
+    return found.masked_fill(~has_order, torch.nan)
+
+
+def correlation(
+    prediction: Tensor, target: Tensor, temperature: Number | Tensor, dim: int
+) -> tuple[Tensor, Tensor]:
+    """What ``spearman`` gives, and the rows that have one; the others have no gradient."""
     dim = _ranking_call.check_one_dim(prediction, dim)
     target = given_target(target, prediction)
-    wide, middle = row_dtype(prediction), (prediction.shape[dim] + 1) / 2  # the mean of all ranks
+    n = prediction.shape[dim]
+    wide, middle = row_dtype(prediction), (n + 1) / 2  # the mean of all ranks
     soft = soft_rank(prediction.to(wide), temperature, dim=dim) - middle
     hard = soft_rank(target.detach().to(wide), 0.0, dim=dim) - middle
-    found = (soft * hard).sum(dim) / torch.sqrt((soft**2).sum(dim) * (hard**2).sum(dim))
-    return found.to(compute_dtype(prediction.dtype))
+    # Ranks are sums of n exponentials, each by the gap from the one before.
+    noise = (4 + n / 4) * n * torch.finfo(wide).eps
+    is_flat = _all_within(soft, noise, dim) | _all_within(hard, 0.0, dim)
+    # Any order in place of none: the derivatives of 0 / 0 would be NaN.
+    ramp = torch.arange(n, device=prediction.device, dtype=wide) - (n - 1) / 2
+    ramp = ramp.reshape(-1, *(1,) * (prediction.dim() - dim - 1))
+    soft, hard = (torch.where(is_flat.unsqueeze(dim), ramp, one) for one in (soft, hard))
+    squares = torch.sqrt((soft**2).sum(dim) * (hard**2).sum(dim))
+    found = (soft * hard).sum(dim) / (squares if n > 1 else 1.0)
+    return found.to(compute_dtype(prediction.dtype)), ~is_flat
+
+
+def _all_within(values: Tensor, distance: float, dim: int) -> Tensor:
+    """Rows whose values are that close to each other; not those with a NaN."""
+    values = values.detach()
+    if not values.shape[dim]:
+        return torch.ones_like(values.sum(dim), dtype=torch.bool)
+    return values.amax(dim) - values.amin(dim) <= distance
 
 
 def given_target(target: Tensor, prediction: Tensor) -> Tensor:

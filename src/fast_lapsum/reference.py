@@ -56,10 +56,11 @@ def solve_row(scores: Tensor, budget: float, temperature: float) -> Threshold:
     budget -= infinite
     if len(ordered) == 0:
         return Threshold(0.0, 0.0)
+    outside = min(SATURATION * temperature, torch.finfo(torch.float64).max / 2)
     if budget == 0:
-        return Threshold(float(ordered[0]), SATURATION * temperature)
+        return Threshold(float(ordered[0]), outside)
     if budget == len(ordered):
-        return Threshold(float(ordered[-1]), -SATURATION * temperature)
+        return Threshold(float(ordered[-1]), -outside)
     return _closed_form(ordered, budget, temperature)
 
 

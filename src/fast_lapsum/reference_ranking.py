@@ -78,8 +78,9 @@ def quantile_row(scores: Tensor, mass: float, temperature: float) -> Threshold:
         return Threshold(math.inf, 0.0)
     if is_hard(scores, temperature):
         at = math.ceil(mass) - 1
-        middle = ordered[at] / 2 + ordered[at + 1] / 2
-        return Threshold(float(middle if mass == int(mass) else ordered[at]), 0.0)
+        if mass == int(mass):
+            return Threshold(float(ordered[at] / 2 + ordered[at + 1] / 2), 0.0)
+        return Threshold(float(ordered[at]), 0.0)
     return solve_row(scores, n - mass, temperature)
 
 

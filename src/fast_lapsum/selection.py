@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from . import _traced
-from ._arguments import Dim
+from ._arguments import Dim, is_dtensor
 from ._call import Number, prepare, sample, select
 from ._derivatives import is_traced
 
@@ -69,6 +69,8 @@ def select_topk(
         >>> scores.grad
         tensor([-0.2553,  0.0327, -0.0190,  0.2415])
     """
+    if type(scores) is not Tensor and is_dtensor(scores):
+        raise _over_ranks("select_topk")
     if lengths is not None:
         from ._segments import mask_of_lengths  # by the first call that has them
 
@@ -97,6 +99,8 @@ def hard_topk_mask(
         >>> hard_topk_mask(torch.tensor([1.0, 3.0, 3.0, 3.0]), k=2)
         tensor([0., 1., 1., 0.])
     """
+    if type(scores) is not Tensor and is_dtensor(scores):
+        raise _over_ranks("hard_topk_mask")
     given = (scores, k, 0.0, dim, largest, mask, "hard", None, "auto", validate, clamp)
     if is_traced():
         return _traced.soft_topk(*given)[0].detach()
@@ -131,6 +135,8 @@ def sample_topk(
         >>> float(drawn.sum())
         10.0
     """
+    if type(scores) is not Tensor and is_dtensor(scores):
+        raise _over_ranks("sample_topk")
     if generator is not None and not isinstance(generator, torch.Generator):
         raise TypeError(f"generator must be a torch.Generator, got {type(generator).__name__}")
     given = (scores, k, temperature, dim, largest, mask)
@@ -138,3 +144,11 @@ def sample_topk(
         return _traced.soft_topk(*given, "sample", None, "auto", validate, clamp)[0]
     call = prepare(*given, "hard", None, "auto", validate, clamp)
     return call.restore(sample(call, generator))
+
+
+def _over_ranks(name: str) -> TypeError:
+    return TypeError(
+        f"scores must be a tensor of this rank for {name}, got a DTensor: soft_topk, log_soft_topk "
+        "and threshold take DTensors, or a part of the rows with group=, and soft_topk(hard=True) "
+        "gives a mask of whole scores"
+    )

@@ -19,6 +19,7 @@ from fast_lapsum import (
     log_soft_topk,
     sample_topk,
     select_topk,
+    soft_argsort,
     soft_quantile,
     soft_rank,
     soft_sort,
@@ -26,6 +27,7 @@ from fast_lapsum import (
     soft_topk_list,
     threshold,
 )
+from fast_lapsum.losses import spearman_loss
 from fast_lapsum.nn import BatchTopK, SoftTopK
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
@@ -216,6 +218,44 @@ def test_export_of_a_module_that_holds_the_layer(keep_threshold: bool) -> None:
         torch.testing.assert_close(program.module()(scores), Model()(scores))
     names = [str(node.target) for node in program.run_decompositions().graph.nodes]
     assert any("fast_lapsum.soft_topk" in name for name in names)
+
+
+def test_samples_of_batches_of_two_sizes() -> None:
+    compiled = torch.compile(
+        lambda scores: sample_topk(scores, 5, 0.5), fullgraph=True, backend="aot_eager"
+    )
+    for rows in (4, 6, 9):
+        drawn = compiled(normal(rows, 64, seed=rows))
+        assert drawn.shape == (rows, 64)
+        assert (drawn.sum(-1) == 5).all()
+
+
+def test_export_of_a_permutation_whose_batch_changes() -> None:
+    class Module(torch.nn.Module):
+        def forward(self, scores: Tensor) -> Tensor:
+            return soft_argsort(scores, 0.1).apply(scores)
+
+    batch = torch.export.Dim("batch")
+    exported = torch.export.export(Module(), (normal(4, 9),), dynamic_shapes=({0: batch},))
+    for rows in (4, 7):
+        scores = normal(rows, 9, seed=rows)
+        torch.testing.assert_close(exported.module()(scores), Module()(scores))
+
+
+def test_spearman_in_a_graph_whose_sizes_change() -> None:
+    compiled = torch.compile(
+        lambda x, y: spearman_loss(x, y, 0.3), fullgraph=True, dynamic=True, backend="aot_eager"
+    )
+    for shape in ((4, 9), (6, 12)):
+        prediction, target = normal(*shape).requires_grad_(), normal(*shape, seed=1)
+        found, wanted = (call(prediction, target) for call in (compiled, _spearman))
+        torch.testing.assert_close(found, wanted)
+        one, two = (torch.autograd.grad(loss, prediction)[0] for loss in (found, wanted))
+        torch.testing.assert_close(one, two)
+
+
+def _spearman(prediction: Tensor, target: Tensor) -> Tensor:
+    return spearman_loss(prediction, target, 0.3)
 
 
 # numbers of numpy's in a graph, which are tensors there

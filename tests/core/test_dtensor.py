@@ -65,6 +65,14 @@ SAID = {
     "group": "group must be left out for scores that are a DTensor",
     "lengths": "lengths must be left out for scores that are a DTensor",
     "over": "k must be at most 11, the number of scores that take part in a row on all ranks",
+    **{
+        name: f"scores must be a tensor of this rank for {function}, got a DTensor: soft_topk, "
+        for name, function in (
+            ("select", "select_topk"),
+            ("hard mask", "hard_topk_mask"),
+            ("sample", "sample_topk"),
+        )
+    },
     "list": "tensors must be all DTensors or none, got Tensor for tensors[1]; DTensor.from_local(",
     "list partial": "tensors[1] must be sharded or replicated, got Partial(sum) along dimension 0",
     "list meshes": "tensors must be on one mesh, got ",

@@ -288,6 +288,17 @@ def test_upstream_nan_stays_with_what_takes_part(backend: str) -> None:
         assert (grad[[1, 2, 4]] == 0).all()
 
 
+@pytest.mark.parametrize("bad", [inf, nan])
+def test_what_arrives_at_a_threshold_stays_with_what_takes_part(backend: str, bad: float) -> None:
+    mask = torch.tensor([True, True, True, True, False])
+    for create_graph in (False, True):
+        scores = torch.tensor([1.0, -inf, 1.5, 0.5, 2.0], requires_grad=True)
+        b = threshold(scores, 1.5, mask=mask, solver=backend)
+        (grad,) = torch.autograd.grad(b, scores, torch.tensor(bad), create_graph=create_graph)
+        assert (grad[[1, 4]] == 0).all()
+        assert not grad[[0, 2, 3]].isfinite().any()
+
+
 def test_the_gradient_does_not_depend_on_how_it_is_asked_for(backend: str) -> None:
     """backward(), grad(create_graph=True), torch.func.vjp, and jvp transposed agree."""
     scores, k, t = normal(3, 8), torch.tensor([2.5, 3.0, 6.1]).double(), torch.tensor(0.4).double()

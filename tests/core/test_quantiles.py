@@ -56,6 +56,12 @@ def test_tiny_quantiles_have_their_masses() -> None:
             torch.testing.assert_close(grad, torch.softmax(-scores, 0))
 
 
+def test_the_last_quantile_of_the_reference_in_the_hard_limit() -> None:
+    scores = torch.tensor([1.0, 2.0])
+    assert reference_ranking.quantile_row(scores, 1.5, 0.0).hi == 2.0
+    assert reference_ranking.quantile_row(scores, 1.0, 0.0).hi == 1.5
+
+
 @pytest.mark.parametrize("t", [0.0, 1.0])
 def test_the_quantile_between_the_infinities_is_zero(t: float) -> None:
     """Every number has the mass; with a finite score among them none has it."""

@@ -293,6 +293,26 @@ def test_spearman_holds_at_high_temperatures(dtype: torch.dtype) -> None:
     assert spearman(close, torch.arange(3.0), 100.0) > 0.99
 
 
+@pytest.mark.parametrize("t", [1.0, 1e3])
+def test_ranks_that_differ_by_rounding_alone_have_no_correlation(t: float) -> None:
+    target = torch.tensor([1.0, 3.0, 2.0]).double()
+    prediction = torch.tensor([[1e-17, 2e-17, 3e-17], [1e-16, 0.0, 2e-16], [1.0, 2.0, 3.0]])
+    prediction = prediction.double().requires_grad_()
+    found = spearman(prediction, target.expand(3, -1), t)
+    assert found.isnan().tolist() == [True, True, False]
+    (grad,) = torch.autograd.grad(found[2], prediction)
+    assert (grad[:2] == 0).all()
+    assert grad.isfinite().all()
+
+
+@pytest.mark.parametrize("shape", [(3, 0), (3, 1), (0, 4)])
+def test_rows_too_short_for_an_order_have_no_correlation(shape: tuple[int, ...]) -> None:
+    scores = torch.ones(shape, requires_grad=True)
+    found = spearman(scores, scores.detach(), 0.5)
+    assert found.isnan().all()
+    assert (torch.autograd.grad(found.sum(), scores)[0] == 0).all()
+
+
 @pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.bool])
 def test_grades_are_targets_of_spearman(dtype: torch.dtype) -> None:
     prediction, grades = normal(4, 9), normal(4, 9, seed=1).mul(2).long().abs().to(dtype)

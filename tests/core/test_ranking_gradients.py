@@ -230,3 +230,48 @@ def test_what_arrives_at_ranks_of_infinite_scores_has_no_effect() -> None:
     found = [torch.autograd.grad(soft_rank(scores, x), scores, arriving)[0] for x in (0.5, t)]
     torch.testing.assert_close(found[1], found[0])
     assert found[0].isfinite().all()
+
+
+#: Functions of scores and a temperature, empty where the scores are.
+EMPTY: dict[str, Callable[..., Tensor]] = {
+    "rank": soft_rank,
+    "sort": soft_sort,
+    "quantile": lambda r, t: soft_quantile(r, 0.5, t),
+    "quantiles": lambda r, t: soft_quantile(r, torch.tensor([0.2, 0.5]), t),
+    "apply": lambda r, t: soft_argsort(r, t).apply(torch.ones_like(r)),
+    "transposed apply": lambda r, t: soft_argsort(r, t).T.apply(torch.ones_like(r)),
+    "matrix": lambda r, t: soft_argsort(r, t).dense(),
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+@pytest.mark.parametrize("shape", [(0, 3), (2, 0, 3), (3, 0), (3, 1)])
+def test_empty_scores_have_gradients_twice(name: str, shape: tuple[int, ...]) -> None:
+    """Those of a learned temperature are 0; single scores do not depend on one either."""
+    if name.startswith("quantile") and shape[-1] < 2:
+        pytest.skip("no scores have no quantile, and one has quantiles that hang on t")
+    per_row = torch.full(shape[:-1], 0.5, requires_grad=True)
+    for t in (0.5, torch.tensor(0.5, requires_grad=True), per_row):
+        scores = torch.zeros(shape, requires_grad=True)
+        leaves = (scores, t) if isinstance(t, Tensor) else (scores,)
+        out = EMPTY[name](scores, t)
+        found = torch.autograd.grad(out.sum(), leaves, create_graph=True)
+        for gradient, leaf in zip(found, leaves, strict=True):
+            assert gradient.shape == leaf.shape
+            assert gradient is found[0] or (gradient == 0).all()
+        assert torch.autograd.grad(found[0].sum(), scores)[0].shape == shape
+
+
+@pytest.mark.parametrize("fill", [torch.finfo(torch.float64).min, torch.finfo(torch.float64).max])
+def test_a_score_that_is_infinitely_many_temperatures_away(fill: float) -> None:
+    values = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64)
+    found = []
+    for away in (fill, math.copysign(1e6, fill)):
+        scores = torch.tensor([0.0, 1.0, 1.5, away], dtype=torch.float64, requires_grad=True)
+        t = torch.tensor(0.1, dtype=torch.float64, requires_grad=True)
+        for permutation in (soft_argsort(scores, t), soft_argsort(scores, t).T):
+            moved = permutation.apply(values)
+            found.append(torch.autograd.grad(moved[1], (scores, t), retain_graph=True))
+    assert abs(found[0][1]) > 0.1
+    for one, two in zip(found[:2], found[2:], strict=True):
+        torch.testing.assert_close(one, two)

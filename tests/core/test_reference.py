@@ -187,6 +187,15 @@ def test_reference_settles_the_corners(
     )
 
 
+@pytest.mark.parametrize("k", [0.0, 3.0])
+def test_reference_at_the_highest_temperatures_with_infinite_scores(k: float) -> None:
+    scores = torch.tensor([1.0, -math.inf, 2.0, 3.0], dtype=torch.float64)
+    t = torch.finfo(torch.float64).max / reference.HOTTEST
+    mask, kernel = (call(scores, k, t) for call in (reference.soft_topk, fast_lapsum.soft_topk))
+    assert mask[1] == 0
+    torch.testing.assert_close(mask, kernel, rtol=0, atol=1e-30)
+
+
 @pytest.mark.parametrize("n", [4095, 100_000])
 def test_shares_add_up_to_one_however_many(n: int) -> None:
     """torch.softmax is off by an ulp for each of them: of this row by 4e-14."""

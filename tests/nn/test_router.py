@@ -190,6 +190,18 @@ def test_the_losses_are_their_definitions() -> None:
     assert routing.load_balance_loss().requires_grad
 
 
+@pytest.mark.parametrize("budget", ["token", "batch", "expert"])
+@pytest.mark.parametrize("count", [0, 5])
+def test_the_losses_of_no_tokens_are_zero(budget: Any, count: int) -> None:
+    """Of an empty batch, and of one that is padding."""
+    router = small_router(budget=budget)
+    routing = router(normal(count, DIM), torch.zeros(count, dtype=torch.bool) if count else None)
+    loss = routing.load_balance_loss() + routing.z_loss()
+    loss.backward()
+    assert loss == 0
+    assert (router.weight.grad == 0).all()
+
+
 def test_normalized_weights_add_up_to_one() -> None:
     routing = small_router(normalize=True)(normal(TOKENS, DIM))
     torch.testing.assert_close(routing.probabilities.sum(-1), torch.ones(TOKENS).double())

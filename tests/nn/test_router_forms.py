@@ -53,6 +53,25 @@ def test_frameworks_find_what_they_expect() -> None:
     assert torch.equal(probabilities != 0, routing_map)
 
 
+@pytest.mark.parametrize("form", ["for_megatron", "for_transformers", "for_torchtitan"])
+def test_forms_in_a_graph_whose_batch_changes(form: str) -> None:
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.router = small_router()
+
+        def forward(self, tokens: Tensor) -> tuple[Tensor, ...]:
+            found: tuple[Tensor, ...] = getattr(self.router(tokens), form)()
+            return found
+
+    model, batch = Model(), torch.export.Dim("batch")
+    program = torch.export.export(model, (normal(4, 7, DIM),), dynamic_shapes=({0: batch},))
+    for count in (4, 9):
+        tokens = normal(count, 7, DIM, seed=count)
+        for found, wanted in zip(program.module()(tokens), model(tokens), strict=True):
+            torch.testing.assert_close(found, wanted)
+
+
 class _Experts:
     """One linear map each, and what a dense sum over all of them gives."""
 

@@ -92,3 +92,5 @@ def test_no_batches_are_refused_and_nothing_is_forgotten() -> None:
 def test_a_model_without_thresholds_is_refused() -> None:
     with pytest.raises(ValueError, match="model must have a layer that keeps a threshold"):
         update_thresholds(nn.Linear(2, 2), [torch.ones(1, 2)])
+    with pytest.raises(ValueError, match=r"TokenSelect\(inference='threshold'\)"):
+        update_thresholds(TokenSelect(0.5, inference="budget"), [torch.ones(1, 2)])

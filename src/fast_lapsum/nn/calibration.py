@@ -42,7 +42,8 @@ def update_thresholds(
     if not running:
         raise ValueError(
             "model must have a layer that keeps a threshold, such as BudgetGate, BatchTopK, "
-            f"TokenSelect or TopKRouter, got {type(model).__name__}"
+            "TokenSelect(inference='threshold') or a TopKRouter whose budget is not 'token', "
+            f"got {type(model).__name__}"
         )
     batches = at_least_one(batches)
     modes = {module: module.training for module in model.modules()}

@@ -102,18 +102,20 @@ class Routing(NamedTuple):
         .. math:: E \sum_e f_e P_e
 
         f is the share of assignments that expert e has, without a gradient, and P its share of the
-        soft mask, as in the Switch Transformer.
+        soft mask, as in the Switch Transformer. It is 0 for a batch without tokens.
         """
         num_experts = self.logits.shape[-1]
         mass = self.scores.reshape(-1, num_experts).sum(0)
         load = self.tokens_per_expert().to(torch.promote_types(mass.dtype, torch.float32))
-        return num_experts * (load / load.sum().clamp(min=1) * mass).sum() / mass.sum()
+        total = mass.sum()
+        total = total.masked_fill(total == 0, 1)
+        return num_experts * (load / load.sum().clamp(min=1) * mass).sum() / total
 
     def z_loss(self) -> Tensor:
-        """Mean of the squared log-sum-exp of the logits, which keeps them small."""
+        """Mean of the squared log-sum-exp of the logits, which keeps them small; 0 of no tokens."""
         squares = self.logits.logsumexp(-1).square()
         if self.is_token is None:
-            return squares.mean()
+            return squares.mean() if squares.numel() else squares.sum()
         valid = self.is_token.expand(squares.shape)
         return squares.where(valid, 0).sum() / torch.count_nonzero(valid).clamp(min=1)
 

@@ -251,3 +251,13 @@ def test_what_is_missing_is_said(photo, monkeypatch):
     said = run("encode", photo, code=1)
     assert "constriction is missing" in said
     assert "pip install 'fast-lapsum[apps]'" in said
+
+
+def test_what_is_missing_is_said_by_an_import(monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("fast_lapsum.apps.coder")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delattr(fast_lapsum.apps, "coder")
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    said = r"numpy is missing. Get it with: pip install 'fast-lapsum\[apps\]'"
+    with pytest.raises(ModuleNotFoundError, match=said):
+        from fast_lapsum.apps.coder import fit  # noqa: F401

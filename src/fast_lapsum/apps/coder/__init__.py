@@ -42,5 +42,14 @@ _FOUND_IN = {
 def __getattr__(name: str) -> Any:
     for module, names in _FOUND_IN.items():
         if name in names:
-            return getattr(import_module(f".{module}", __name__), name)
+            try:
+                return getattr(import_module(f".{module}", __name__), name)
+            except ModuleNotFoundError as error:
+                if (error.name or "fast_lapsum").partition(".")[0] == "fast_lapsum":
+                    raise
+                raise ModuleNotFoundError(
+                    f"{error.name} is missing. Get it with: pip install 'fast-lapsum[apps]' "
+                    "(in a checkout: pip install '.[apps]')",
+                    name=error.name,
+                ) from error
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

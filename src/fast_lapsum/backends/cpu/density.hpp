@@ -111,8 +111,10 @@ struct FarScale {
 template <class T>
 LAPSUM_INLINE void density_body(const T* r, int64_t n, Scale<T> scale, T factor, T* out) {
 #pragma omp simd
-    for (int64_t i = 0; i < n; ++i)
-        out[i] = factor * decay(std::abs(((r[i] - scale.hi) - scale.lo) * scale.inverse));
+    for (int64_t i = 0; i < n; ++i) {
+        const T e = decay(std::abs(((r[i] - scale.hi) - scale.lo) * scale.inverse));
+        out[i] = e > 0 ? factor * e : T(0);  // also where the factor is no number
+    }
 }
 
 template <class T>
@@ -121,7 +123,8 @@ LAPSUM_INLINE void far_density_body(const T* r, int64_t n, Scale<T> scale, FarSc
 #pragma omp simd
     for (int64_t i = 0; i < n; ++i) {
         const bool is_above = (r[i] - scale.hi) - scale.lo > 0;
-        out[i] = factor * far.share(r[i], is_above, scale.inverse);
+        const T q = far.share(r[i], is_above, scale.inverse);
+        out[i] = q > 0 ? factor * q : T(0);
     }
 }
 

@@ -117,4 +117,5 @@ def _of_threshold(row: _SoftRows, grad: Tensor, largest: bool) -> Gradients:
     g = grad.reshape(-1).to(row.u.dtype)
     g = g if largest else -g
     d_temperature = -g * row.mean_u
-    return g[:, None] * row.q, -g * row.t[:, 0] * row.inverse_density, d_temperature
+    d_scores = torch.where(row.live, g[:, None] * row.q, 0.0)  # where g is no number, too
+    return d_scores, -g * row.t[:, 0] * row.inverse_density, d_temperature
