@@ -173,7 +173,7 @@ class SoftPermutation:
         del outer[self.dim]
         scores = self._nodes.scores
         eye = torch.eye(n, dtype=scores.dtype, device=scores.device)
-        found = self._rows(eye.expand(len(scores), n, n)) if n else scores[:, None]
+        found = self._rows(eye.expand(scores.shape[0], n, n)) if n else scores[:, None]
         found = found if found.numel() else found + self._nothing()
         return found.view(*outer, n, n).to(self._dtype)
 

@@ -232,8 +232,9 @@ def test_samples_of_batches_of_two_sizes() -> None:
 
 def test_export_of_a_permutation_whose_batch_changes() -> None:
     class Module(torch.nn.Module):
-        def forward(self, scores: Tensor) -> Tensor:
-            return soft_argsort(scores, 0.1).apply(scores)
+        def forward(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+            permutation = soft_argsort(scores, 0.1)
+            return permutation.apply(scores), permutation.dense()
 
     batch = torch.export.Dim("batch")
     exported = torch.export.export(Module(), (normal(4, 9),), dynamic_shapes=({0: batch},))

@@ -110,21 +110,23 @@ struct FarScale {
 // factor * e, and factor * q by sides.
 template <class T>
 LAPSUM_INLINE void density_body(const T* r, int64_t n, Scale<T> scale, T factor, T* out) {
+    constexpr T kMax = std::numeric_limits<T>::max();
 #pragma omp simd
     for (int64_t i = 0; i < n; ++i) {
         const T e = decay(std::abs(((r[i] - scale.hi) - scale.lo) * scale.inverse));
-        out[i] = e > 0 ? factor * e : T(0);  // also where the factor is no number
+        out[i] = std::abs(r[i]) <= kMax ? factor * e : T(0);  // where the factor is no number, too
     }
 }
 
 template <class T>
 LAPSUM_INLINE void far_density_body(const T* r, int64_t n, Scale<T> scale, FarScale<T> far,
                                     T factor, T* out) {
+    constexpr T kMax = std::numeric_limits<T>::max();
 #pragma omp simd
     for (int64_t i = 0; i < n; ++i) {
         const bool is_above = (r[i] - scale.hi) - scale.lo > 0;
         const T q = far.share(r[i], is_above, scale.inverse);
-        out[i] = q > 0 ? factor * q : T(0);
+        out[i] = std::abs(r[i]) <= kMax ? factor * q : T(0);
     }
 }
 

@@ -41,6 +41,20 @@ LAPSUM_INLINE To bits_as(From value) {
     return out;
 }
 
+// The nearest number that compares as greater, +inf at most. Where a process has denormals flushed
+// all of them compare as 0, and the nearest one to 0 would be no step at all.
+template <class T>
+LAPSUM_INLINE T number_above(T x) {
+    using Limits = std::numeric_limits<T>;
+    const T next = std::nextafter(x, Limits::infinity());
+    return next > x || x == Limits::infinity() ? next : Limits::min();
+}
+
+template <class T>
+LAPSUM_INLINE T number_below(T x) {
+    return -number_above(-x);
+}
+
 template <class T>
 struct Real;
 

@@ -70,10 +70,10 @@ bool select_rank(Row<T>& row, const Places& places, int64_t rank, Boundary* out)
                                              &outside, &inside, band);
         if (outside.above + outside.below + inside != row.n) return false;
         if (outside.above >= rank) {
-            floor = lower = std::nextafter(upper, kEnd);
+            floor = lower = number_above(upper);
             upper = ceiling;
         } else if (outside.above + inside < rank) {
-            ceiling = upper = std::nextafter(lower, -kEnd);
+            ceiling = upper = number_below(lower);
             lower = floor;
         } else if (lower == upper) {
             *out = {double(lower), outside.above, inside};

@@ -208,8 +208,8 @@ struct ReadBand {
 // mass is far away. Elsewhere an end stands for the nearest score.
 template <class T>
 void read_band(Row<T>& row, double low, double high, double t, ReadBand<T>* out) {
-    constexpr T kMax = std::numeric_limits<T>::max(), kEnd = std::numeric_limits<T>::infinity();
-    const T lower = std::max(T(low), -kMax), upper = std::nextafter(T(high), -kEnd);
+    constexpr T kMax = std::numeric_limits<T>::max();
+    const T lower = std::max(T(low), -kMax), upper = number_below(T(high));
     const T inverse = T(kLog2E / t);
     Outside seen;
     int64_t inside = 0;
