@@ -40,6 +40,7 @@ LAYERS = (
     ("_sharded_ops", "_sharded_sums"),
     ("_ops", "_selection_ops", "_ragged_ops", "_list_ops", "_sharded_rounds", "_collectives"),
     ("_sharded_header",),
+    ("_prune_arguments",),
     ("_arguments", "_layout", "_segments"),
     ("backends",),
 )

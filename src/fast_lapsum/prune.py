@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable
 from itertools import islice
 from typing import Any, Literal, NamedTuple
@@ -14,12 +13,10 @@ from torch.nn import Module, Parameter
 from torch.nn.utils import parametrize
 
 from ._arguments import check_flag, check_number
+from ._prune_arguments import check_groups, checked_density, checked_names, checked_scope
 from .functional import soft_topk
 from .many import soft_topk_list
 from .selection import hard_topk_mask
-
-#: Such as "2:4".
-_PATTERN = re.compile(r"(\d+):(\d+)")
 
 
 def soften(
@@ -72,13 +69,13 @@ def soften(
     """
     if not isinstance(module, Module):
         raise TypeError(f"module must be a torch.nn.Module, got {type(module).__name__}")
-    pattern = _checked_scope(scope, density)
+    pattern = checked_scope(scope, density)
     if scores not in ("magnitude", "learned"):
         raise ValueError(f"scores must be 'magnitude' or 'learned', got scores={scores!r}")
     found = _chosen_parameters(module, names)
     if pattern is not None:
         for name, owner, attribute in found:
-            _check_groups(name, getattr(owner, attribute), pattern[1])
+            check_groups(name, getattr(owner, attribute), pattern[1])
         density = pattern[0] / pattern[1]
     assert density is not None
     return SoftPruning(module, found, density, scope, pattern, temperature, scores, hard)
@@ -105,7 +102,7 @@ class SoftPruning:
     ) -> None:
         self.names = [name for name, _, _ in found]
         self.scope, self._pattern, self._hard = scope, pattern, check_flag("hard", hard)
-        self._density = _checked_density(density)
+        self._density = checked_density(density)
         self.temperature = temperature
         self._found = found
         self._masks: list[Tensor] | None = None
@@ -151,7 +148,7 @@ class SoftPruning:
             raise RuntimeError(
                 f"density must be set before finalize, which was called, got density={value}"
             )
-        self._density = _checked_density(value)
+        self._density = checked_density(value)
 
     @property
     def count(self) -> int:
@@ -171,7 +168,7 @@ class SoftPruning:
         """Go on with a saved density and temperature."""
         if set(state) != {"density", "temperature"}:
             raise ValueError(f"state must have density and temperature, got {sorted(state)}")
-        self._density = _checked_density(state["density"])
+        self._density = checked_density(state["density"])
         self.temperature = state["temperature"]
 
     @torch.no_grad()
@@ -354,7 +351,7 @@ def _chosen_parameters(
             if name.rpartition(".")[2] == "weight" and value.dim() > 1
         ]
     else:
-        names = _checked_names(names)
+        names = checked_names(names)
     found = []
     for name in dict.fromkeys(names):
         if name not in every:
@@ -376,20 +373,6 @@ def _chosen_parameters(
                 f"more, or names must be given, got {type(module).__name__} without one"
             )
         raise ValueError("names must name at least one parameter, got none")
-    return found
-
-
-def _checked_names(names: Any) -> list[str]:
-    if isinstance(names, str):
-        raise TypeError(f"names must be a list of names of parameters, got the string {names!r}")
-    if isinstance(names, (int, float)):
-        raise TypeError(f"names must be strings, got {names!r}: did you mean density={names!r}?")
-    if not isinstance(names, Iterable):
-        raise TypeError(f"names must be strings, got {type(names).__name__}")
-    found = list(names)
-    for name in found:
-        if not isinstance(name, str):
-            raise TypeError(f"names must be strings, got {name!r} among them")
     return found
 
 
@@ -435,34 +418,3 @@ def _check_is_left(module: Module, name: str | None = None) -> None:
                     f"names must be of parameters that are not pruned already, got {pruned!r}: "
                     f"{how} first"
                 )
-
-
-def _checked_scope(scope: str, density: float | None) -> tuple[int, int] | None:
-    """N and M of a pattern, or None."""
-    if scope in ("global", "layer"):
-        if density is None:
-            raise ValueError(f"density must be given for scope={scope!r}, got density=None")
-        return None
-    pattern = _PATTERN.fullmatch(scope) if isinstance(scope, str) else None
-    if pattern is None or not 0 < int(pattern[1]) <= int(pattern[2]):
-        raise ValueError(
-            f"scope must be 'global', 'layer' or a pattern such as '2:4', got scope={scope!r}"
-        )
-    kept, size = int(pattern[1]), int(pattern[2])
-    if density is not None and density != kept / size:
-        raise ValueError(f"density must be None for scope={scope!r}, got density={density}")
-    return kept, size
-
-
-def _checked_density(density: float) -> float:
-    if not 0 <= check_number("density", density) <= 1:
-        raise ValueError(f"density must lie in [0, 1], got density={density}")
-    return float(density)
-
-
-def _check_groups(name: str, weight: Tensor, size: int) -> None:
-    if weight.dim() < 2 or weight.shape[1] % size:
-        raise ValueError(
-            f"names must be of parameters whose second dimension, the inputs, is a multiple of "
-            f"{size}, got {name!r} of shape {tuple(weight.shape)}"
-        )

@@ -237,6 +237,7 @@ NO_FIGURE: Globs = (
     "backends/__init__.py",
     "cli.py",
     "losses.py",
+    "_prune_arguments.py",
     "prune.py",
     "reference_ranking.py",
     *_in("bench", "__init__", "cliff_tables", "commands", "compare", "demo", "display"),
