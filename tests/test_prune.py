@@ -18,22 +18,7 @@ from cases import normal
 from fast_lapsum import hard_topk_mask, soft_topk
 from fast_lapsum.nn import TemperatureSchedule
 from fast_lapsum.prune import soften
-
-NAMES = ("0.weight", "2.weight", "5.weight")
-
-
-def _model(seed: int = 0) -> torch.nn.Sequential:
-    """Layers of several kinds and scales."""
-    torch.manual_seed(seed)
-    model = torch.nn.Sequential(
-        torch.nn.Conv2d(4, 8, 3, padding=1),
-        torch.nn.BatchNorm2d(8),
-        torch.nn.Conv2d(8, 8, 3, padding=1),
-        torch.nn.AdaptiveAvgPool2d(1),
-        torch.nn.Flatten(),
-        torch.nn.Linear(8, 5),
-    )
-    return model.double()
+from prunable_model import NAMES, make_model
 
 
 def _weights(model: torch.nn.Module) -> dict[str, Tensor]:
@@ -50,7 +35,7 @@ def _inputs(seed: int = 5) -> Tensor:
 def test_weights_that_are_no_numbers_stop_it_before_anything_changes(
     scope: str, scores: str
 ) -> None:
-    model = _model()
+    model = make_model()
     before = _weights(model)
     names = NAMES if scope != "2:4" else NAMES[:2]
     pruning = soften(
@@ -82,7 +67,7 @@ def test_infinite_weights_that_are_left_out_are_zero(fixed: bool) -> None:
 @pytest.mark.parametrize("scope", ["global", "layer"])
 @pytest.mark.parametrize("scores", ["magnitude", "learned"])
 def test_exactly_as_many_weights_are_left(density: float, scope: str, scores: Any) -> None:
-    model = _model()
+    model = make_model()
     before = _weights(model)
     pruning = soften(model, density=density, scope=scope, scores=scores)
     model(_inputs())
@@ -109,7 +94,7 @@ def test_exactly_as_many_weights_are_left(density: float, scope: str, scores: An
 @pytest.mark.parametrize("hard", [False, True])
 def test_training_has_the_gradient_of_the_masked_model(scope: str, hard: bool) -> None:
     """Weights times their soft masks, written out."""
-    model, dense = _model(), _model()
+    model, dense = make_model(), make_model()
     soften(model, density=0.3, scope=scope, temperature=0.05, hard=hard)
     weights = {name: value.requires_grad_() for name, value in _weights(dense).items()}
     if scope == "global":
@@ -138,7 +123,7 @@ def test_training_has_the_gradient_of_the_masked_model(scope: str, hard: bool) -
 
 
 def test_evaluation_is_what_is_left() -> None:
-    model = _model()
+    model = make_model()
     pruning = soften(model, density=0.2, temperature=0.1)
     model(_inputs())
     model.eval()
@@ -150,7 +135,7 @@ def test_evaluation_is_what_is_left() -> None:
 
 def test_checkpoints_before_and_after() -> None:
     """Before the end a checkpoint goes on; after it, it is that of a plain model."""
-    model, other = _model(), _model(seed=1)
+    model, other = make_model(), make_model(seed=1)
     pruning = soften(model, density=0.25, scores="learned")
     pruning.temperature = 0.003
     again = soften(other, density=0.9, scores="learned")
@@ -163,14 +148,14 @@ def test_checkpoints_before_and_after() -> None:
     torch.testing.assert_close(other(_inputs()), model(_inputs()))
     assert (again.density, again.temperature) == (0.25, 0.003)
     pruning.finalize()
-    plain = _model(seed=2)
+    plain = make_model(seed=2)
     plain.load_state_dict(model.state_dict())
     torch.testing.assert_close(plain.eval()(_inputs()), model.eval()(_inputs()))
 
 
 def test_training_goes_on_with_the_same_optimiser() -> None:
     """Anneal, end, and train on with fixed masks: the zeros stay, and the loss falls."""
-    model = _model()
+    model = make_model()
     optimiser = torch.optim.Adam(model.parameters(), lr=0.02)
     pruning = soften(model, density=0.4, temperature=0.05)
     schedule = TemperatureSchedule(pruning, steps=20, start=0.05, end=0.002)
@@ -196,7 +181,7 @@ def test_training_goes_on_with_the_same_optimiser() -> None:
 @pytest.mark.parametrize("pattern", ["2:4", "1:2", "4:4"])
 def test_patterns_keep_n_of_every_m_inputs(pattern: str) -> None:
     kept, size = (int(one) for one in pattern.split(":"))
-    model = _model()
+    model = make_model()
     before = _weights(model)
     pruning = soften(model, scope=pattern, temperature=0.02)
     found = model[0].weight  # type: ignore[union-attr]
@@ -266,7 +251,7 @@ def test_a_checkpoint_that_would_lose_gradients_is_named() -> None:
 
 def test_layers_are_trained_and_evaluated_one_by_one() -> None:
     """Masks are soft in training and hard in eval(), whatever the other layers do."""
-    model = _model()
+    model = make_model()
     soften(model, density=0.3, temperature=0.05)
     originals = {place: model[place].weight for place in (0, 2, 5)}
     weights: dict[int, Tensor] = {}
@@ -293,7 +278,7 @@ def test_layers_are_trained_and_evaluated_one_by_one() -> None:
 
 @pytest.mark.parametrize("density", [0.3, 1.0])
 def test_a_model_in_training_can_be_copied_and_leaves_no_graph(density: float) -> None:
-    model = _model()
+    model = make_model()
     pruning = soften(model, density=density, temperature=0.05)
     output = model(_inputs())
     other = copy.deepcopy(model)
@@ -306,7 +291,7 @@ def test_a_model_in_training_can_be_copied_and_leaves_no_graph(density: float) -
 
 
 def test_a_weight_outside_of_the_model_has_its_mask_too() -> None:
-    model = _model()
+    model = make_model()
     soften(model, density=0.3, temperature=0.05)
     inside: list[Tensor] = []
     model[5].register_forward_hook(lambda layer, *_: inside.append(layer.weight.detach()))
@@ -319,7 +304,7 @@ def test_a_weight_outside_of_the_model_has_its_mask_too() -> None:
 
 @pytest.mark.parametrize("scope", ["global", "2:4"])
 def test_a_pruned_model_is_one_graph(scope: str, fresh_compiler: None) -> None:
-    model = _model()
+    model = make_model()
     pruning = soften(model, density=0.3 if scope == "global" else None, scope=scope)
     other = copy.deepcopy(model)
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
@@ -334,7 +319,7 @@ def test_a_pruned_model_is_one_graph(scope: str, fresh_compiler: None) -> None:
 
 
 def test_a_model_of_two_bytes() -> None:
-    model = _model().bfloat16()
+    model = make_model().bfloat16()
     pruning = soften(model, density=0.3)
     out = model(_inputs().bfloat16())
     assert out.dtype == torch.bfloat16
@@ -342,119 +327,21 @@ def test_a_model_of_two_bytes() -> None:
     assert sum(int(mask.sum()) for mask in pruning.finalize().values()) == pruning.count
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        ({"density": 1.5}, r"density must lie in \[0, 1\], got density=1.5"),
-        ({}, "density must be given for scope='global'"),
-        ({"density": 0.5, "scope": "row"}, "scope must be 'global', 'layer' or a pattern"),
-        ({"scope": "4:2"}, "scope must be .*got scope='4:2'"),
-        ({"density": 0.3, "scope": "2:4"}, "density must be None for scope='2:4'"),
-        ({"scope": "2:3"}, r"multiple of 3, got '0.weight' of shape \(8, 4, 3, 3\)"),
-        ({"density": 0.5, "names": ["9.weight"]}, "names must be of parameters of the module"),
-        ({"density": 0.5, "names": []}, "names must name at least one parameter"),
-        ({"density": 0.5, "temperature": -1.0}, "temperature must be finite and at least 0"),
-        ({"density": 0.5, "scores": "random"}, "scores must be 'magnitude' or 'learned'"),
-    ],
-)
-def test_bad_arguments_are_named(arguments: dict[str, Any], says: str) -> None:
-    model = _model()
-    with pytest.raises(ValueError, match=says):
-        soften(model, **arguments)
-    assert not parametrize.is_parametrized(model[0])
-
-
-def test_names_that_are_offered_are_accepted() -> None:
-    """Not the inner names of what is pruned already."""
-    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 4))
-    soften(model, density=0.5, scores="learned")
-    offered = r"\(0\.bias, 1\.bias\), got '0\.wieght'"
-    with pytest.raises(ValueError, match=offered):
-        soften(model, ["0.wieght"], density=0.5)
-    assert soften(model, ["0.bias", "1.bias"], density=0.5).count == 6
-    with pytest.raises(ValueError, match=r"\(none is left\), got '0\.wieght'"):
-        soften(model, ["0.wieght"], density=0.5)
-
-
-def test_what_is_pruned_already_is_named() -> None:
-    says = r"names must be of parameters that are not pruned already, got '{}': "
-    model = _model()
-    pruning = soften(model, density=0.5)
-    how = r"call finalize\(\) of what soften returned first"
-    with pytest.raises(ValueError, match=says.format("0.weight") + how):
-        soften(model, density=0.5)
-    with pytest.raises(ValueError, match=says.format("2.weight") + how):
-        soften(model, ["0.bias", "2.weight"], density=0.5)
-    with pytest.raises(ValueError, match=says.format("weight") + how):
-        soften(model[0], density=0.5)
-    with pytest.raises(ValueError, match=r"names must be of parameters of the module \(0\.bias"):
-        soften(model, ["9.weight"], density=0.5)
-    pruning.finalize(fixed=True)
-    with pytest.raises(ValueError, match=says.format("0.weight") + "call torch.nn.utils.para"):
-        soften(model, density=0.5)
-    for name in NAMES:
-        parametrize.remove_parametrizations(model[int(name[0])], "weight")
-    assert soften(model, density=0.5).names == list(NAMES)
-
-
-@pytest.mark.parametrize(
-    "inner", ["0.parametrizations.weight.original", "parametrizations.weight.0.scores"]
-)
-def test_what_is_pruned_already_is_no_other_parameter(inner: str) -> None:
-    model = _model()
-    module = model if inner[0] == "0" else model[0]
-    soften(module, density=0.5, scores="learned")
-    assert inner in dict(module.named_parameters())
-    with pytest.raises(ValueError, match=r"not pruned already, got '(0\.)?weight'"):
-        soften(module, [inner], density=0.5)
-
-
 def test_what_is_left_can_be_pruned_by_another_budget() -> None:
-    model = _model()
+    model = make_model()
     soften(model, ["0.weight"], density=0.5, scope="layer")
     assert soften(model, density=0.25, scope="layer").names == list(NAMES[1:])
 
 
 def test_learned_scores_are_parameters_for_an_optimiser_made_after() -> None:
-    model = _model()
+    model = make_model()
     before = set(model.parameters())
     soften(model, density=0.5, scores="learned")
     assert len(set(model.parameters()) - before) == len(NAMES)
 
 
-def test_what_is_no_module_is_named() -> None:
-    with pytest.raises(TypeError, match=r"module must be a torch\.nn\.Module, got str"):
-        soften("x", density=0.1)  # type: ignore[arg-type]
-
-
-def test_names_that_are_no_strings_are_named() -> None:
-    names: Any
-    for names, says in (
-        (0.1, r"names must be strings, got 0\.1: did you mean density=0\.1\?"),
-        ([0.1], r"names must be strings, got 0\.1 among them"),
-        (torch.nn.ReLU(), r"names must be strings, got ReLU"),
-        ("0.weight", r"names must be a list of names of parameters, got the string '0.weight'"),
-    ):
-        with pytest.raises(TypeError, match=says):
-            soften(_model(), names, 0.5)
-
-
-def test_a_module_without_weights_is_named() -> None:
-    with pytest.raises(
-        ValueError, match=r"module must have a parameter that is called weight .*ReLU"
-    ):
-        soften(torch.nn.ReLU(), density=0.1)
-
-
-def test_parameters_that_two_modules_share_are_named() -> None:
-    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
-    model[1].weight = model[0].weight
-    with pytest.raises(ValueError, match=r"got '0.weight', which is '1.weight', too"):
-        soften(model, density=0.5)
-
-
 def test_an_end_is_an_end() -> None:
-    model = _model()
+    model = make_model()
     pruning = soften(model, density=0.5)
     pruning.density = 0.25
     pruning.finalize()
